@@ -92,6 +92,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
     options.command_line = command_line
     action = f"{options.command} {options.action}" if options.command == "config" else options.command
+    action = "config check" if getattr(options, "check", None) else action
     if lacking := not_installed(action if action in EXTRAS else options.command):
         raise UsageError(lacking, "UC204")
     _end_in_order()
@@ -119,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     # Each command's `run` imports its modules, and returns the exit status.
     parity_command.add_parser(commands, _read_ported)
-    record_command.add_parser(commands)
+    check_command.add_run_check(record_command.add_parser(commands))
     compare_command.add_parser(commands)
     bench_command.add_parser(commands)
     explain_command.add_parser(commands)

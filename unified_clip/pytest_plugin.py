@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
         assert_suite_passes(pytestconfig.rootpath / suite, frameworks)
 
     return check
+
+
+@pytest.fixture
+def check_run(pytestconfig: pytest.Config) -> Callable[..., AbstractContextManager[None]]:
+    """Return `unified_clip.testing.check_run`. Relative paths start at pytest's root directory."""
+    from unified_clip.testing import check_run
+
+    return lambda clip, **options: check_run(pytestconfig.rootpath / clip, **options)
 
 
 def _interpreters(config: pytest.Config) -> dict[str, Path]:

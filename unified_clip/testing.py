@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +23,10 @@ import unified_clip
 from ._dispatch import ADAPTERS
 from ._kit.display import safe
 from .cli import not_installed
+from .errors import ClipWarning
+from .recording.lines import NO_CALLS
 
-__all__ = ["assert_clip_parity", "assert_gradients_equal", "assert_suite_passes"]
+__all__ = ["assert_clip_parity", "assert_gradients_equal", "assert_suite_passes", "check_run"]
 
 MOST_RTOL = 0.1
 """The largest `rtol`. A larger value would accept almost all differences."""
@@ -209,6 +213,52 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
         raise AssertionError(safe("\n".join(lines), keep="\n"))
     for note in build.notes_on_incomplete_entries(report.known):
         warnings.warn(safe(note), UserWarning, stacklevel=2)
+
+
+@contextmanager
+def check_run(clip: str | PathLike[str], *, nearest: bool = False) -> Iterator[None]:
+    """Fail if the training steps in a `with` block clip otherwise than a clip configuration.
+
+    The block is recorded as by `unified_clip.record`, on any framework. Each step of an optimizer must have clipped
+    gradients, clipped once, after the backward pass and unscaled, by the rule and the threshold of `clip`.
+
+    Args:
+        clip: The file of a clip configuration.
+        nearest: Accept clips that differ from the configuration only in their eps.
+
+    Raises:
+        AssertionError: A clip differs, is missing or has an unknown effect, or nothing was recorded. The message is the
+            report of `unified-clip record --check`.
+        ConfigError: The file is not a clip configuration.
+        ModuleNotFoundError: The extra `cli` is not installed.
+
+    Source: unified_clip. docs/recording.md describes the check.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> import unified_clip
+        >>> from unified_clip.testing import check_run
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "clip.toml")
+        >>> _ = path.write_text('rule = "global_norm"\\nthreshold = 1.0')
+        >>> with check_run(path):
+        ...     norm = unified_clip.clip_grad_norm_([np.array([3.0, 4.0])], max_norm=1.0)
+    """
+    _need_extra()
+    from .check import output, run_check
+    from .config.clip_config import ClipConfig
+    from .recording import runs
+
+    config = ClipConfig.load(clip)
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "run.jsonl")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", f".*{NO_CALLS[:20]}", ClipWarning)  # the report says so
+            with unified_clip.record(file):
+                yield
+        report = run_check.check(runs.read(file), config, Path(clip), nearest=nearest)
+    if report.findings:
+        raise AssertionError(safe(output.as_text(report), keep="\n"))
 
 
 def _need_elements(gradients: Sequence[Any], subject: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ PAGE = (DOCS / "recording.md").read_text(encoding="utf-8")
 
 @pytest.mark.nightly
 def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
-    training, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    training, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     run(tmp_path, "-c", training)
     recorded = runs.read(tmp_path / "run.jsonl")
     assert [line.step for line in recorded.lines] == [1, 2, 3]
@@ -34,7 +35,7 @@ def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_changed_counts_gradients_from_the_first_step_on(tmp_path: Path) -> None:
-    training, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    training, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     clip = "uc.clip_grad_norm_(model.parameters(), max_norm=1.0)"
     assert clip in training
     run(tmp_path, "-W", "ignore", "-c", training.replace(clip, "model.bias.grad.mul_(0.5)"))
@@ -44,10 +45,34 @@ def test_changed_counts_gradients_from_the_first_step_on(tmp_path: Path) -> None
 
 @pytest.mark.nightly
 def test_the_comparison_prints_the_output_on_the_page(tmp_path: Path) -> None:
-    _, example = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    *_, example = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     run(tmp_path, "-c", example)
     ((command, printed),) = re.findall(r"```console\n\$ unified-clip (.*?)\n(.*?)```", PAGE, re.DOTALL)
     assert run(tmp_path, "-m", "unified_clip", *command.split()) == printed
+
+
+TRAINING = """
+import torch
+
+models = [torch.nn.Linear(4, 1) for _ in range(2)]
+steps = [torch.optim.Adam(each.parameters()) for each in models]
+for _ in range(3):
+    models[0](torch.ones(8, 4)).sum().backward()
+    {clip}
+    steps[0].step()
+    models[1](torch.ones(8, 4)).sum().backward()
+
+    steps[1].step()
+"""
+
+
+@pytest.mark.nightly
+def test_the_check_of_a_run_prints_the_output_on_the_page(tmp_path: Path) -> None:
+    clip = "torch.nn.utils.clip_grad_norm_(models[0].parameters(), 5.0)"
+    (tmp_path / "train.py").write_text(TRAINING.format(clip=clip).removeprefix("\n"), encoding="utf-8")
+    (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0', encoding="utf-8")
+    printed = run(tmp_path, *["-m", "unified_clip", "record", "--check", "clip.toml", "--"], sys.executable, "train.py")
+    assert f"```text\n{printed}```" in PAGE
 
 
 @pytest.mark.parametrize(

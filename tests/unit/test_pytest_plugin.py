@@ -107,6 +107,27 @@ def test_interpreters_come_from_the_ini_file_or_the_command_line(inner: pytest.P
     result.stdout.fnmatch_lines([f"SKIPPED*torch is missing: {inner.path / 'below/here/python'} cannot be started*"])
 
 
+def test_a_run_is_checked(inner: pytest.Pytester) -> None:
+    (inner.path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0\nfamily = "paddle"', encoding="utf-8")
+    inner.makepyfile(
+        test_it="""
+    import numpy as np
+    import pytest
+    import unified_clip
+
+    @pytest.mark.parametrize("threshold", [1.0, 5.0, None])
+    def test_our_training(check_run, threshold):
+        with check_run("clip.toml"):
+            if threshold:
+                unified_clip.clip_by_global_norm([np.array([3.0, 4.0])], threshold)
+    """
+    )
+    result = inner.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["E*test_it.py:9:1 drift clip_by_global_norm", "E*threshold: 5; wanted: 1"])
+    result.stdout.fnmatch_lines(["E*run.jsonl:1:1 unknown run.jsonl"])
+
+
 def test_a_suite_with_functions_of_the_user_is_run(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         clip="""

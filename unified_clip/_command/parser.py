@@ -88,7 +88,7 @@ def _code(message: str) -> str:
     return "UC203" if is_value and not UNKNOWN_COMMAND.match(message) else "UC201"
 
 
-def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str] = ()) -> None:
+def add_format(parser: argparse._ActionsContainer, *formats: str, old: Sequence[str] = ()) -> None:
     """Add the option `--format`. For each format in `old`, add a hidden option, such as `--json`."""
     *others, last = (FORMATS[name] for name in formats)
     description = f"print {', '.join(others)} or {last} (default: {formats[0]})"

@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     },
     "record": {
         SUCCESS: "the training command succeeded. If the command fails, `record` returns the status of the command",
+        DIFFERENT: "with --check: the run clips otherwise than the clip configuration",
         REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,63 @@ def add_parser(actions: Any) -> None:
     check.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
+def add_run_check(record: argparse.ArgumentParser) -> None:
+    """Add the option `--check` to the command `record`."""
+    group = record.add_argument_group("check the run")
+    group.add_argument(
+        "--check",
+        type=Path,
+        metavar="CLIP",
+        help="compare the clips and steps of the run with a clip configuration. FILE can be omitted. Without COMMAND, "
+        "check the recording FILE",
+    )
+    group.add_argument("--nearest", action="store_true", help="accept clips that differ only in eps")
+    add_format(group, *FORMATS)
+    group.add_argument("--out", type=Path, metavar="REPORT", help="write the report to a file, and also print it")
+    for action in record._actions:
+        if action.dest == "file":
+            action.nargs = "?"
+    record.set_defaults(run=partial(_record, record.get_default("run")))
+
+
+def _record(record: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    if options.check is None and (options.out or options.nearest or options.format != FORMATS[0]):
+        raise UsageError("--format, --nearest and --out are options of --check. Add --check clip.toml.", "UC201")
+    if options.file is None and (options.check is None or not options.command_line):
+        raise UsageError("no FILE given. Type: unified-clip record run.jsonl -- python train.py", "UC201")
+    if options.check is None:
+        return record(options)
+    from ..config.clip_config import ClipConfig
+
+    config, status = ClipConfig.load(options.check), SUCCESS
+    with tempfile.TemporaryDirectory() if options.file is None else nullcontext("") as directory:
+        options.file = options.file or Path(directory, "run.jsonl")
+        if options.command_line:
+            status = record(options)
+        report = _check_recording(options, config)
+    return status or (DIFFERENT if report.findings else SUCCESS)
+
+
+def _check_recording(options: argparse.Namespace, config: ClipConfig) -> CheckReport:
+    from ..recording import runs
+    from . import run_check
+
+    report = run_check.check(runs.read(options.file), config, options.check, nearest=options.nearest)
+    _write(options, report)
+    return report
+
+
+def _write(options: argparse.Namespace, report: CheckReport) -> None:
     from . import output
+
+    text = output.WRITERS[options.format](report)
+    if options.out:
+        atomic_files.write(options.out, text)
+    is_text = bool(options.out) or options.format == "text"
+    print(output.as_text(report, printed=True) if is_text else text, end="")
+
+
+def run(options: argparse.Namespace) -> int:
     from .rules import accepted
 
     outcome = "No report was written."
@@ -62,12 +118,7 @@ def run(options: argparse.Namespace) -> int:
             file = accepted.write(options.clip, [*report.accepted, *report.findings], files)
             report = _checked(options, files)
             report.notes.append(f"{file} lists {counted(len(report.accepted), 'clip')} of unknown effect.")
-        text = output.WRITERS[options.format](report)
-        if options.out:
-            atomic_files.write(options.out, text)
-            outcome = f"The report is in {options.out}."
-        is_text = bool(options.out) or options.format == "text"
-        print(output.as_text(report, printed=True) if is_text else text, end="")
+        _write(options, report)
     except KeyboardInterrupt:
         complain(f"interrupted. {outcome}")
         return INTERRUPTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +27,13 @@ class RunningCall:
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0  # seconds that the recordings took
+        self.parameters: list[Any] = []
 
     def add(self, clip: Clip) -> bool:
         for recorder in self.recorders:
             recorder.on_clip(clip)
+        if type(clip.threshold) is not float or clip.threshold != math.inf:  # otherwise, it only measures the norm
+            self.parameters += [clip.gradients.leaves[index].parameter for index in clip.group]
         return True
 
 
@@ -42,7 +46,9 @@ class Dispatcher:
         self.recorded_calls = 0
         self.natives: tuple[Recording, ...] = ()
         self.on_jax_clips: Callable[[int], None] = lambda count: None
-        self.on_clipped: Callable[[str], None] = lambda call: None
+        self.on_clipped: list[Callable[[str, Sequence[Any]], None]] = []
+        """Functions of the name of a call and the parameters whose gradients it has clipped. A parameter is None if the
+        call got only its gradient."""
 
     def add(self, recording: Recording) -> None:
         self._change(lambda recordings: (*recordings, recording))
@@ -82,9 +88,13 @@ class Dispatcher:
             self._thread.call = None
             if self.natives and call.recorders and called.error is None:
                 self.on_jax_clips(call.recorders[0].count_lines("jax"))
-                self.on_clipped(name)
+                self.report_clipped(name, call.parameters)
             for recorder in call.recorders:
                 recorder.end(seconds, called.error)
+
+    def report_clipped(self, call: str, parameters: Sequence[Any]) -> None:
+        for report in self.on_clipped:
+            report(call, parameters)
 
     def on_clip(self, clip: Clip) -> None:
         call = self.running

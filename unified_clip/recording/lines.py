@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import sys
+import sysconfig
 from collections.abc import Collection
 from datetime import datetime, timezone
 from io import FileIO
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from .._kit import plain_json
@@ -22,6 +27,8 @@ NO_CALLS = (
     'If the code does not clip, call ClipConfig(rule="none").attach_to(optimizer) to record the norms of its gradients.'
 )
 
+
+NOT_REPORTED = "is not recorded, because that graph cannot report values"
 
 NO_PROCESS = (
     "No clip calls were recorded, because no Python process that imports unified_clip or a framework was recorded. Put "
@@ -46,6 +53,29 @@ def without_calls(exit_status: int | None, processes: Collection[object]) -> str
 
 
 encode = json.JSONEncoder().encode
+
+LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
+
+AUTOGRAPH = "__autograph_generated_file"
+"""The names of files that TensorFlow generates from the functions of `tf.function` contain this text."""
+
+
+def caller() -> str | None:
+    """Return the innermost line of the user's own code that is running, such as "train.py:12"."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if (file := _own_file(frame.f_code.co_filename)) is not None:
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+@functools.cache
+def _own_file(name: str) -> str | None:
+    """Return the name of a file, or None for code of a library or without a file."""
+    is_library = name.startswith(("<", *LIBRARIES)) or "-packages" in name or AUTOGRAPH in name
+    relative = name if is_library else os.path.relpath(name)
+    return None if is_library else name if relative.startswith("..") else relative
 
 
 def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]:

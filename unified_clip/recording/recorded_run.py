@@ -22,8 +22,8 @@ Judged = Annotated[Value, JUDGED]
 not compared."""
 
 
-TIMES = ("started", "seconds")
-"""Fields that differ between any two runs."""
+TIMES = ("started", "seconds", "place")
+"""Fields that differ between any two runs or scripts."""
 
 
 class RecordedTable(BaseModel):
@@ -80,6 +80,9 @@ class RecordedCall(RecordedTable):
     eps: Real | None = None
     dtype: str = "float32"
     """The dtype of the norm."""
+
+    place: str | None = None
+    """The line of the user's code that made the call, such as "train.py:12", or None if it is unknown."""
 
     count: Annotated[int, Field(ge=0)] | None = None
 
@@ -230,6 +233,16 @@ class OptimizerStep(RecordedTable):
 
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
+    place: str | None = None  # the line of the user's code, such as "train.py:13"
+
+    gradients: Annotated[int, Field(ge=0)] | None = None  # the number of parameters with a gradient
+    clip_counts: dict[int, int] | None = None
+    """Maps a number of clips to the number of gradients with so many clips since their last backward pass."""
+
+    clipped_early: Annotated[int, Field(ge=0)] = 0
+    """The number of gradients that were clipped after the previous step, but before their last backward pass."""
+
+    unclipped: tuple[str, ...] = ()  # the names of the parameters with 0 clips, if other parameters have clips
     clips: Annotated[int, Field(ge=0)] | None = None
     """The number of clip calls since the previous step. If None, `runs.read` counts their lines."""
 

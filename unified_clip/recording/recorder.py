@@ -18,7 +18,7 @@ from .._core.observer import Clip
 from .._kit import safetensors_files
 from .clip_event import ClipEvent, copy_gradients, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
-from .lines import NO_CALLS, header, write_line
+from .lines import NO_CALLS, NOT_REPORTED, caller, header, write_line
 from .natives.hooks import RecordingHook
 
 if TYPE_CHECKING:
@@ -224,9 +224,10 @@ class Recording:
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
         return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
-    def begin(self, call: str) -> CallRecorder:
+    def begin(self, call: str, place: str | None = None) -> CallRecorder:
+        """place: The line of the user's code that built the graph, if the call is in a graph."""
         DISPATCHER.recorded_calls += 1
-        return CallRecorder(self, call)
+        return CallRecorder(self, call, place or caller())
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
         """Store the gradients before and after the call in two files."""
@@ -265,8 +266,7 @@ class Recording:
     def on_unrecordable_graph(self, framework: str) -> None:
         self._is_empty = False  # this warning replaces the warning about an empty recording
         self._warn(
-            f"a clip call inside a graph of {framework} is not recorded, because that graph cannot report values. "
-            "To record the call, clip outside the graph."
+            f"a clip call inside a graph of {framework} {NOT_REPORTED}. To record the call, clip outside the graph."
         )
 
     def _add(self, call: CallRecorder) -> None:
@@ -283,7 +283,7 @@ class Recording:
         ):
             self._write(*self._pending.popleft().parts())
 
-    def _report_from_graph(self, call: str, events: Sequence[ClipEvent]) -> None:
+    def _report_from_graph(self, call: str, events: Sequence[ClipEvent], place: str | None) -> None:
         callbacks = [each.path.graph_callback() for each in events if each.path is not None]
         callback = callbacks[0]
         if callback is None or None in callbacks:
@@ -297,7 +297,7 @@ class Recording:
                 if self._opened() is not None:
                     parts = [[*itertools.islice(rest, length)] for length in lengths]
                     groups = [each.complete_fields(part) for each, part in zip(events, parts, strict=True)]
-                    self._write({"step": self._take_step(), "call": call}, groups, {"seconds": None})
+                    self._write({"step": self._take_step(), "call": call}, groups, {"seconds": None, "place": place})
 
         self._waits.add(callback([scalar for each in events for scalar in each.scalars], GRAPH.guarded(receive)))
         for each in events:
@@ -343,13 +343,13 @@ class Recording:
 
 
 class CallRecorder:
-    def __init__(self, recording: Recording, call: str) -> None:
+    def __init__(self, recording: Recording, call: str, place: str | None) -> None:
         self.recording, self._call = recording, call
         self._step: int | None = None
         self.events: list[Any] = []
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
-        self._tail: dict[str, Any] = {}
+        self._tail: dict[str, Any] = {"place": place}
         if recording.loss_scale is not None and (scale := recording.loss_scale()) is not None:
             self._tail["loss_scale"] = scale
 
@@ -386,7 +386,7 @@ class CallRecorder:
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
         elif any(each.in_graph for each in self.events):  # the graph writes the lines
-            self.recording._report_from_graph(self._call, self.events)
+            self.recording._report_from_graph(self._call, self.events, self._tail["place"])
             return
         if self._gradients:
             self._tail["gradients"] = self.recording._store(self.step, self._gradients)

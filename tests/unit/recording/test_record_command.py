@@ -68,6 +68,40 @@ def recorded_steps(folder: Path) -> list[int]:
     return [line.step for line in runs.read(folder / "run.jsonl").lines]
 
 
+CONFIGURATION = 'rule = "global_norm"\nthreshold = {}\nfamily = "tensorflow"\n'
+
+
+@pytest.mark.parametrize(("threshold", "end", "status"), [(1.0, "", 0), (2.0, "", 1), (2.0, "sys.exit(7)", 7)])
+def test_a_run_is_checked(
+    folder: Path, threshold: float, end: str, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "train.py", f"{TRAIN}\n    {end}")
+    (folder / "clip.toml").write_text(CONFIGURATION.format(threshold), encoding="utf-8")
+    arguments = ["record", "--check", "clip.toml", "--format", "json", "--out", "report.json"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(os, "environ", ENVIRONMENT)
+        assert cli.main([*arguments, "--", sys.executable, "train.py", "3"]) == status
+    findings = json.loads((folder / "report.json").read_text())["findings"]
+    places = [(each["kind"], each["path"], each["line"], each["differences"][0]["about"]) for each in findings]
+    assert places == [("drift", "train.py", 7, "threshold")] * (threshold == 2.0)
+    assert "3 recorded clips in 0 steps" in capfd.readouterr().out
+
+
+def test_a_recording_is_checked_without_a_command(folder: Path) -> None:
+    (folder / "clip.toml").write_text(CONFIGURATION.format(2.0), encoding="utf-8")
+    assert record(folder, sys.executable, "train.py", "1").returncode == 0
+    assert cli.main(["record", str(folder / "run.jsonl"), "--check", str(folder / "clip.toml")]) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--check", "clip.toml"], ["run.jsonl", "--out", "report.txt"], ["run.jsonl", "--nearest"]]
+)
+def test_options_of_the_check_need_each_other(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["record", *options]) == 2
+    assert "UC201" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["train.py", "3"], ["-m", "train", "3"]])
 def test_a_script_prints_the_same_bits_as_without_recording(folder: Path, command: list[str]) -> None:
     environment = ENVIRONMENT | {"PYTHONSAFEPATH": ""}

@@ -13,8 +13,8 @@ from ..._command import UsageError
 NAME = "record"
 
 
-def add_parser(commands: Any) -> None:
-    record = commands.add_parser(
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    record: argparse.ArgumentParser = commands.add_parser(
         NAME,
         help="run a training command, and record its clip calls",
         description="Run a command, and record the clip calls of all its Python processes to FILE. The script needs no "
@@ -30,8 +30,9 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="print norm, threshold, share of clipped calls, loss and learning rate to stderr every 30 seconds",
     )
-    record.usage = f"{' '.join(record.format_usage().split()[1:])} -- COMMAND ..."
+    record.usage = "unified-clip record [FILE] [--check CLIP] [--norms] [--watch] [--force] -- COMMAND ..."
     record.set_defaults(run=run)
+    return record
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

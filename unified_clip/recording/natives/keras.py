@@ -12,6 +12,7 @@ import keras
 from ..._core.observer import Rule
 from ..._guard import Call
 from ..._kit.keras_releases import IS_KERAS_2, needs_keras_3
+from ..lines import caller
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .observer import OBSERVER, RunningNativeCall, without_none
@@ -98,7 +99,7 @@ def _step(call: Call) -> Iterator[None]:
     rate = keras.ops.convert_to_tensor(optimizer._get_current_learning_rate())  # before the step counts itself
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, call.arguments["grads"])]
     yield
-    _record_step(optimizer, numbers)
+    _record_step(optimizer, numbers, sum(each is not None for each in call.arguments["grads"]))
 
 
 def _step_of_keras_2(call: Call) -> Iterator[None]:
@@ -147,14 +148,16 @@ def _weight_decays(optimizer: Any) -> list[tuple[float, int]]:
     return [(decay * optimizer._use_weight_decay(each), math.prod(each.shape)) for each in variables]
 
 
-def _record_step(optimizer: Any, numbers: Sequence[Any]) -> None:
+def _record_step(optimizer: Any, numbers: Sequence[Any], gradients: int) -> None:
     kind, decays = _class_name(optimizer), _weight_decays(optimizer)
     decayed = decayed_elements(decays, [getattr(each, "path", None) for each in optimizer._trainable_variables])
     settings = _settings(optimizer) | {"weight_decay": of_groups(sorted({decay for decay, _ in decays}))}
 
+    known = {**decayed, "gradients": gradients, "place": caller()}
+
     def receive(rate: Any, updates: Any, repeated: Any, **passes: Any) -> None:
         if updates:
-            record_step(kind, {"lr": rate, **settings}, {"repeated_rows": int(repeated), **decayed, **passes})
+            record_step(kind, {"lr": rate, **settings}, known | {"repeated_rows": int(repeated), **passes})
 
     backend = keras.backend.backend()
     if backend == "tensorflow":

@@ -82,6 +82,8 @@ class ObservedTensors:
     """{position of a sparse gradient: its stored rows before and after the clip}."""
 
     returned_norm: float | None = None
+    place: str | None = None
+    """The line of the user's code that built the graph of the call."""
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -84,6 +85,7 @@ class RunningNativeCall:
     ) -> None:
         recordings = DISPATCHER.natives if before else ()
         self._call, self._names, self._observed = call, names, observed
+        self._parameters = weights if observed is None and call.threshold != math.inf else ()
         self._evidence = [recording for recording in recordings if recording.stores_results]
         if self._evidence and observed is None:
             self._before, self._weights = list(map(read, before)), list(map(read, weights))
@@ -92,7 +94,7 @@ class RunningNativeCall:
             return
         for recording in recordings:
             if not recording.stores_results:
-                recorder = recording.begin(call.name)
+                recorder = recording.begin(call.name, observed.place if observed else None)
                 known = recording.names_of(observed.sources) if observed else [None] * len(names)
                 own = [name or other for name, other in zip(known, names, strict=True)] if any(known) else names
                 tensors = CallTensors(resolve(before)[0], before, weights, own)
@@ -110,7 +112,7 @@ class RunningNativeCall:
             event.end(returned_norm)
             recorder.events = [event]
             recorder.end(None, None)
-        DISPATCHER.on_clipped(self._call.name)
+        DISPATCHER.report_clipped(self._call.name, self._parameters)
         if not self._evidence:
             return
         observed = self._observed

@@ -14,6 +14,7 @@ from optax._src import alias
 
 from ..._backends.jax.backend import path_name
 from ..._guard import Call
+from ..lines import caller
 from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall
 from .observer import OBSERVER
@@ -98,7 +99,7 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
     values = {name: arguments[argument] for argument, name in SETTINGS.items() if argument in arguments}
     values |= {"lr": rate, "beta1": arguments.get("b1"), "beta2": arguments.get("b2")}
     traced = {name: value for name, value in values.items() if isinstance(value, jax.Array)}
-    masked = _masked(arguments, updates)
+    masked, passes = _masked(arguments, updates), {"gradients": len(jax.tree.leaves(updates)), "place": caller()}
     kinds, decayed = sorted({is_decayed for is_decayed, _ in masked}), decayed_elements(masked)
 
     def receive(clips: int, *numbers: Any) -> None:
@@ -107,7 +108,7 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
         if kinds:
             decays = [settings["weight_decay"] if is_decayed else 0.0 for is_decayed in kinds]
             settings["weight_decay"] = of_groups(decays)
-        record_step(kind, settings | {"betas": betas}, {"clips": clips, **decayed})
+        record_step(kind, settings | {"betas": betas}, {"clips": clips, **passes, **decayed})
 
     report_step(receive, list(traced.values()))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..._core.names import canonical
 from ..dispatcher import DISPATCHER
+from ..lines import caller
 from .hooks import HOOKS, RecordingHook
 
 MOST_LOSSES = 1024
@@ -49,14 +50,65 @@ class Losses:
 LOSSES = Losses()
 
 
+class ClippedGradient(NamedTuple):
+    parameter: Any
+    times: int  # the number of clips since the last backward pass that changed the gradient
+    state: object
+
+
+class ClipCounts:
+    """Count the clips of each gradient between its backward pass and the step of its optimizer."""
+
+    def __init__(self, state_of: Callable[[Any], object], is_parameter: Callable[[Any], bool]) -> None:
+        """state_of: Return a value that changes with the gradient of a parameter."""
+        self._state_of, self._is_parameter = state_of, is_parameter
+        self.reset()
+
+    def reset(self) -> None:
+        self._clipped: dict[int, ClippedGradient] = {}  # by the `id` of the parameter
+        self._early: set[int] = set()  # clipped since the last step, but before the last backward pass
+        self._are_known = True
+
+    def add(self, parameters: Sequence[Any]) -> None:
+        """A call that gets gradients without their parameters passes None or the gradients."""
+        for each in parameters:
+            if each is None or not self._is_parameter(each):
+                self._are_known = False
+            else:
+                times = self._clipped[id(each)].times if id(each) in self._clipped else 0
+                self._clipped[id(each)] = ClippedGradient(each, times + 1, self._state_of(each))
+
+    def after_backward(self) -> None:
+        changed = {key for key, each in self._clipped.items() if self._state_of(each.parameter) != each.state}
+        self._early |= changed
+        for key in changed:
+            del self._clipped[key]
+
+    def take(self, parameters: Sequence[Any], names: Sequence[str | None]) -> dict[str, Any]:
+        """Return the fields of a step that updates these parameters."""
+        fields: dict[str, Any] = {"gradients": len(parameters)}
+        taken = [self._clipped.pop(id(each), None) for each in parameters]
+        if self._are_known:
+            fields["clip_counts"] = dict(sorted(Counter(each.times if each else 0 for each in taken).items()))
+            unclipped = [name for each, name in zip(taken, names, strict=True) if each is None]
+            fields |= {"unclipped": unclipped} if unclipped and any(taken) and None not in unclipped else {}
+            early = len(self._early & {*map(id, parameters)})
+            fields |= {"clipped_early": early} if early else {}
+        self._early -= {*map(id, parameters)}
+        self._are_known = True
+        return fields
+
+
 class StepWatcher:
-    def __init__(self) -> None:
+    def __init__(self, state_of: Callable[[Any], object], is_parameter: Callable[[Any], bool]) -> None:
+        self.clips = ClipCounts(state_of, is_parameter)
         self._begin()
         HOOKS.on_switch(self._begin, self._begin)
 
     def _begin(self) -> None:
         self._is_cleared: dict[int, Callable[[], bool]] = {}
         self._cleared: dict[int, bool] = {}  # whether the first backward pass of this step began without gradients
+        self.clips.reset()
         self._reset()
 
     def _reset(self) -> None:
@@ -89,10 +141,12 @@ class StepWatcher:
         settings: Mapping[str, Any],
         is_cleared: Callable[[], bool],
         fields: Mapping[str, Any],
-        *,
-        has_gradients: bool,
+        parameters: Sequence[Any],
+        names: Sequence[str | None],
     ) -> None:
+        """parameters: The parameters with a gradient."""
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **fields}
+        passes |= self.clips.take(parameters, names)
         for name in ("changed", "changed_after_clip", "norm_at_step"):
             if (value := getattr(self, name)) is not None:
                 passes[name] = value
@@ -100,7 +154,7 @@ class StepWatcher:
             passes["empty_clips"] = len(self._empty_clips)
             if (False, self._backward_calls) in self._empty_clips:
                 passes["empty_because"] = "no parameters"
-            elif has_gradients and (True, self._backward_calls) in self._empty_clips:
+            elif parameters and (True, self._backward_calls) in self._empty_clips:
                 passes["empty_because"] = "other parameters"
         self._reset()
         self._is_cleared[key] = is_cleared
@@ -110,7 +164,7 @@ class StepWatcher:
 def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
     """Only numeric settings are recorded."""
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
-    fields = {"optimizer": optimizer, "settings": known, **passes, "losses": LOSSES.take()}
+    fields = {"optimizer": optimizer, "settings": known, "place": caller(), **passes, "losses": LOSSES.take()}
     for recording in DISPATCHER.natives:
         recording.add_line(fields)
 

@@ -13,6 +13,8 @@ from paddle.amp.grad_scaler import AmpScaler
 
 from ..._guard import Call
 from ...tensors.types import Dense, from_numpy
+from ..dispatcher import DISPATCHER
+from ..lines import caller
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, RunningNativeCall, clip_parameters
@@ -26,18 +28,26 @@ class InProgram(NamedTuple):
     names: Sequence[str]
     before: Sequence[Any]
     after: Sequence[Any]
+    place: str | None
 
 
-WATCHER = StepWatcher()
+def _gradient_state(parameter: Any) -> object:
+    gradient = parameter.grad
+    return gradient if gradient is None else (gradient.data_ptr(), gradient.inplace_version)
+
+
+WATCHER = StepWatcher(_gradient_state, is_parameter=lambda tensor: not tensor.stop_gradient)
 
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
-STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str, float]]]]] = WeakKeyDictionary()
+STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str, float, Any]]]]]
+STEPPED = WeakKeyDictionary()
 """{optimizer: its parameter groups that the current step has updated}. A group is (settings, parameters). A parameter
-is (weight decay, number of elements, name, learning rate)."""
+is (weight decay, number of elements, name, learning rate, tensor)."""
 
 
 def install() -> None:
+    DISPATCHER.on_clipped.append(_clipped)
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
         HOOKS.wrap([(kind, "__call__")], f"a call of paddle.nn.{kind.__name__}", OBSERVER.around(_clip))
     clips = OBSERVER.around(functools.partial(clip_parameters, on_empty=WATCHER.on_empty_clip))
@@ -81,7 +91,9 @@ def _add_to_program(call: NativeCall, called: Call) -> Iterator[None]:
     pairs = _clipped_pairs(called.args[1])
     yield
     names, before, after = [p.name for p, _ in pairs], [g for _, g in pairs], _results(called.result, pairs)
-    PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(InProgram(call, names, before, after))
+    PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(
+        InProgram(call, names, before, after, caller())
+    )
 
 
 def _clipped_pairs(params_grads: Any) -> list[tuple[Any, Any]]:
@@ -114,7 +126,7 @@ def _run(called: Call) -> Iterator[None]:
     values = iter([from_numpy(np.array(array)) for array in fetched[len(own) :]])
     for clip, clip_weights in zip(clips, weights, strict=True):
         before, after = ([next(values) for _ in clip.names] for _ in range(2))
-        OBSERVER.record(clip.call, ObservedTensors(before, after, clip_weights, clip.names))
+        OBSERVER.record(clip.call, ObservedTensors(before, after, clip_weights, clip.names, place=clip.place))
 
 
 def _weight(name: str) -> Dense | None:
@@ -126,6 +138,12 @@ def _backward(call: Call) -> Iterator[None]:
     WATCHER.before_backward()
     _add_loss(*call.args, **call.kwargs)
     yield
+    WATCHER.clips.after_backward()
+
+
+def _clipped(call: str, parameters: Sequence[Any]) -> None:
+    if paddle.in_dynamic_mode():
+        WATCHER.clips.add([each for each in parameters if each is None or isinstance(each, paddle.Tensor)])
 
 
 def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
@@ -150,7 +168,8 @@ def _record_step(optimizer: Any) -> None:
     group = groups[len(stepped)]
     changed = [each for each in group["params"] if each.grad is not None]
     parameters = [
-        (_decay_of(optimizer, group, each), int(each.size), each.name, _rate_of(optimizer, each)) for each in changed
+        (_decay_of(optimizer, group, each), int(each.size), each.name, _rate_of(optimizer, each), each)
+        for each in changed
     ]
     stepped.append((_settings_of(optimizer, group), parameters))
     if len(stepped) < len(groups):
@@ -158,11 +177,12 @@ def _record_step(optimizer: Any) -> None:
     del STEPPED[optimizer]
     settings = {name: of_groups([each[name] for each, _ in stepped]) for name in stepped[0][0]}
     parameters = [each for _, of_group in stepped for each in of_group]
-    fields: dict[str, Any] = decayed_elements([each[:2] for each in parameters], [each[2] for each in parameters])
-    fields |= rates_by_name(each[2:] for each in parameters)
+    names, tensors = [each[2] for each in parameters], [each[4] for each in parameters]
+    fields: dict[str, Any] = decayed_elements([each[:2] for each in parameters], names)
+    fields |= rates_by_name(each[2:4] for each in parameters)
     name = f"paddle.optimizer.{type(optimizer).__name__}"
-    is_cleared, has_gradients = functools.partial(_is_cleared, ref(optimizer)), bool(parameters)
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, has_gradients=has_gradients)
+    is_cleared = functools.partial(_is_cleared, ref(optimizer))
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, tensors, names)
 
 
 def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:

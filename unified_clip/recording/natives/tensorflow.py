@@ -17,6 +17,7 @@ from tensorflow.python.ops import clip_ops, gradients_util
 from ..._backends.tensorflow.arithmetic import is_for_xla
 from ..._guard import Call
 from ...tensors.types import from_numpy
+from ..lines import caller
 from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, without_none
@@ -238,7 +239,7 @@ def report_call(
         names = [source.name if source else "" for source in sources]
         weights = [source.variable if source else None for source in sources]
     present = without_none(before, after if needs.results else (), weights if needs.leaves else (), names)
-    variables = without_none(before, weights)[1]
+    variables, place = without_none(before, weights)[1], caller()
     is_measured = norm is None or needs.results or needs.leaves
     rows = [
         (index, each.values, present[1][index].values if present[1] and _is_sparse(present[1][index]) else None)
@@ -256,7 +257,9 @@ def report_call(
         rest, by_position = map(from_numpy, arrays[sum(lengths) :]), {}
         for index, _, clipped in rows if is_measured else ():
             by_position[index] = (next(rest), None if clipped is None else next(rest))
-        observed = replace(observed, sources=variables, sparse=len(rows), rows=by_position, returned_norm=returned)
+        observed = replace(
+            observed, sources=variables, sparse=len(rows), rows=by_position, returned_norm=returned, place=place
+        )
         OBSERVER.record(describe(numbers), observed)
 
     tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part if is_measured]

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
 from ..._guard import Call
+from ..lines import caller
 from .hooks import HOOKS, RecordingHook
 from .optimizer_steps import STEP, record_step
 
@@ -102,10 +103,11 @@ def _step(call: Call) -> Iterator[None]:
     yield
     if not RECORDED_STEPS:
         RECORDED_STEPS.append(type(call.args[0]))
-        call.result = _record_step(call.args[0], call.result)
+        pairs = list(call.arguments.values())[1]
+        call.result = _record_step(call.args[0], call.result, sum(gradient is not None for gradient, _ in pairs))
 
 
-def _record_step(optimizer: Any, update: Any) -> Any:
+def _record_step(optimizer: Any, update: Any, gradients: int) -> Any:
     """Record the step, and return `update`. In a graph for a session, return an operation that does both."""
     rate = optimizer._call_if_callable(_attribute(optimizer, RATES))
     betas = [_attribute(optimizer, names) for names in BETAS]
@@ -116,10 +118,10 @@ def _record_step(optimizer: Any, update: Any) -> Any:
     settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
     if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
         settings["initial_accumulator_value"] = 1.0
-    kind = _class_name(optimizer)
+    kind, passes = _class_name(optimizer), {"gradients": gradients, "place": caller()}
 
     def receive(*rates: Any) -> None:
-        record_step(kind, {"lr": rates[0] if rates else None, **settings}, {})
+        record_step(kind, {"lr": rates[0] if rates else None, **settings}, passes)
 
     rates = [] if rate is None or isinstance(rate, dict) else [tf.convert_to_tensor(rate)]
     if tf.executing_eagerly() or runs_all_effects() or is_for_xla():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -34,7 +34,12 @@ NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_wi
 """`clip_grad_norm_` calls `_clip_grads_with_norm_`, a copy of `clip_grads_with_norm_`."""
 
 
-WATCHER = StepWatcher()
+def _gradient_state(parameter: Any) -> object:
+    gradient = parameter.grad
+    return gradient if gradient is None else (id(gradient), gradient._version)
+
+
+WATCHER = StepWatcher(_gradient_state, is_parameter=lambda tensor: tensor.requires_grad)
 VERSIONS = GradientVersions()
 MODELS = ModelNames()
 SHARDED = ShardedNorm()
@@ -42,7 +47,7 @@ SHARDED = ShardedNorm()
 
 def install() -> None:
     FINDERS.append(MODELS.name_of)
-    DISPATCHER.on_clipped = _clipped
+    DISPATCHER.on_clipped.append(_clipped)
     _observe([(torch.autograd, "backward")], BACKWARD, _backward)
     _observe([(torch.optim.Optimizer, "__init__")], "an optimizer", _created)
     _observe([(torch.amp.GradScaler, "scale")], "a loss scale", _scaled)
@@ -104,6 +109,7 @@ def _backward(call: Call) -> Iterator[None]:
     _add_loss(*call.args, **call.kwargs)
     yield
     VERSIONS.store()
+    WATCHER.clips.after_backward()
 
 
 def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
@@ -128,9 +134,10 @@ def _unscaled(call: Call) -> Iterator[None]:
     VERSIONS.store()
 
 
-def _clipped(call: str) -> None:
+def _clipped(call: str, parameters: Sequence[Any]) -> None:
     if not _is_hidden():
         VERSIONS.store_clipped(call)
+        WATCHER.clips.add([each for each in parameters if each is None or isinstance(each, torch.Tensor)])
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -175,8 +182,9 @@ def _record_step(optimizer: Any) -> None:
         fields["hooks"] = hooks
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
     name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
-    is_cleared, has_gradients = partial(_is_cleared, weak), bool(changed)
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, has_gradients=has_gradients)
+    parameters = [each for _, each in changed]
+    names = list(map(MODELS.name_of, parameters))
+    WATCHER.after_step(id(optimizer), name, settings, partial(_is_cleared, weak), fields, parameters, names)
 
 
 def _is_cleared(reference: ref[Any]) -> bool:

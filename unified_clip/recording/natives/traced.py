@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
 
 from ..dispatcher import DISPATCHER
+from ..lines import caller
 from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER
@@ -77,10 +78,11 @@ def report_call(
     """`before`, `after` and `weights` must not contain None."""
     OBSERVER.wait_with(jax.effects_barrier)
     TRACED.on_clips(1)
+    place = caller()
 
     def receive(value: Any, *arrays: Any) -> None:
         observed = ObservedTensors.from_arrays(arrays, [len(part) for part in parts], names)
-        OBSERVER.record(describe(value), observed)
+        OBSERVER.record(describe(value), replace(observed, place=place))
 
     needs = OBSERVER.needs()
     parts = (before, after if needs.results else (), weights if needs.leaves else ())

@@ -1,0 +1,306 @@
+"""Compare the clips of a recorded run with a clip configuration: `unified-clip record --check`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._kit.display import counted
+from ..config.clip_config import ClipConfig
+from ..config.explain import describe
+from ..config.schedules import threshold_at
+from ..config.schema import Clipping, is_off
+from ..config.selection import ParameterSelection
+from ..errors import ClipWarning
+from ..recording.lines import NOT_REPORTED
+from ..recording.recorded_run import OptimizerStep, RecordedCall, RecordedRun
+from .clip_use import shown
+from .model import CheckReport, Clip, Counts, Difference, Finding, Kind, Result
+
+RULES = {"global": "global_norm", "each": "norm", "value": "value"}
+"""Maps the rule of a recorded call to the rule of a clip configuration."""
+
+RAMP_ROUNDING = 2**-22
+"""The largest relative difference between a threshold of a schedule in float32 and in float64."""
+
+MOST_NAMES = 5
+
+REPLACE = (
+    'Change this clip, or replace it: clip = ClipConfig.load("{file}"), then clip.clip_(model.named_parameters()).'
+)
+BEFORE_STEP = "Clip once per step: after the last backward pass, and before the step of the optimizer."
+UNSCALE = "Unscale the gradients before the clip, for example by scaler.unscale_(optimizer)."
+
+EARLY = "Gradients were clipped before the last backward pass of this step, or after the previous step."
+BY_HAND = "Code that is not recorded changed gradients between the backward pass and the step. It might clip."
+HOOKED = "Parameters have hooks of Tensor.register_hook, which might clip in the backward pass."
+COMPILED = "A clip in a compiled graph was not recorded, so the steps were not checked for missing or repeated clips."
+LEFT_OUT = "The clips before this step leave out {left} of its {gradients} gradients{names}."
+NO_STEPS = "No step of an optimizer was recorded, so the steps were not checked for missing or repeated clips."
+NOT_PAIRED = "The recording does not show which clip belongs to which step, so these steps were not checked."
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A finding without its steps. Equal problems of several steps become one finding."""
+
+    kind: Kind
+    place: str | None
+    clip: str
+    does: str
+    edit: str
+    differences: tuple[tuple[str, str, str], ...] = ()
+
+
+def check(run: RecordedRun, config: ClipConfig, clip: Path, *, nearest: bool = False) -> CheckReport:
+    """Return a report about the clips that a run made. It lists equal findings of several steps once."""
+    return _RunCheck(run, config, clip, nearest).report()
+
+
+class _RunCheck:
+    def __init__(self, run: RecordedRun, config: ClipConfig, clip: Path, nearest: bool) -> None:
+        self._run, self._config, self._clip, self._nearest = run, config, clip, nearest
+        self._edit = REPLACE.format(file=clip.name)
+        self._steps: dict[Problem, list[int]] = {}
+        self._notes: dict[str, None] = {}
+        self._results: dict[tuple[str | None, str], Result] = {}
+
+    def report(self) -> CheckReport:
+        run = self._run
+        self._check_steps(_windows(run), run.optimizer_steps)
+        for line in (line for lines in run.others for line in lines):
+            self._check_settings(line, 0)
+        if not self._results and not run.optimizer_steps:
+            self._add(1, Problem("unknown", None, run.name, "The run has no recorded clip and no recorded step.", ""))
+        findings = [self._finding(problem, steps) for problem, steps in self._steps.items()]
+        clips = [self._listed(place, name, result) for (place, name), result in self._results.items()]
+        return CheckReport(
+            version=1,
+            config=shown(self._clip),
+            wanted=describe.sentences(self._config),
+            headline=self._headline(findings),
+            clips=clips,
+            findings=findings,
+            ignored=[],
+            accepted=[],
+            notes=list(self._notes),
+            counts=Counts(files=0, trainers=0, sources=0, clips=len(clips), bases=0, unread=0),
+        )
+
+    def _headline(self, findings: Sequence[Finding]) -> str:
+        calls = sum(len(each) for each in (self._run.lines, *self._run.others))
+        checked = f"{counted(calls, 'recorded clip')} in {counted(len(self._run.optimizer_steps), 'step')}"
+        if findings:
+            return f"{checked}: {counted(len(findings), 'finding')}."
+        return f"{checked}: as in {self._clip.name}."
+
+    def _check_steps(self, windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> None:
+        earlier: Counter[tuple[str, str | None]] = Counter()  # the number of earlier steps of each optimizer
+        for lines, step in itertools.zip_longest(windows, steps):
+            optimizer = (step.optimizer, step.place) if step else next(iter(earlier), ("", None))
+            for line in lines:
+                self._check_settings(line, earlier[optimizer])
+            earlier[optimizer] += 1
+        if not steps:
+            self._notes[NO_STEPS] = None
+        elif any(NOT_REPORTED in warning for warning in self._run.warnings):
+            self._notes[COMPILED] = None
+        elif not is_off(self._config):
+            paired, numbers = _are_paired(windows, steps), Counter[tuple[str, str | None]]()
+            for lines, step in zip(windows, steps, strict=False):
+                numbers[step.optimizer, step.place] += 1
+                for problem in self._problems_of_step(step, [each for each in lines if _clips(each)], paired):
+                    self._add(numbers[step.optimizer, step.place], problem)
+
+    # -- settings
+
+    def _check_settings(self, line: RecordedCall, step: int) -> None:
+        """step: The number of earlier steps of the optimizer, for schedules."""
+        if not _clips(line):
+            return
+        result: Result = "same"
+        for problem in self._problems_of_call(line, step):
+            is_near = self._nearest and {about for about, *_ in problem.differences} == {"eps"}
+            result = "near" if is_near and result == "same" else result
+            if not is_near:
+                self._add(step + 1, problem)
+                result = problem.kind  # type: ignore[assignment]  # a call is not "unused"
+        key = line.place, line.call
+        self._results[key] = result if self._results.get(key, "same") in ("same", "near") else self._results[key]
+
+    def _problems_of_call(self, line: RecordedCall, step: int) -> Iterator[Problem]:
+        if line.loss_scale not in (None, 1.0):
+            does = "It clips gradients that are still multiplied by the loss scale."
+            yield Problem("drift", line.place, line.call, does, UNSCALE)
+        if line.rule not in RULES or (line.threshold is None and not is_off(self._config)):
+            does = f"The effect is unknown: the rule is {line.rule}, and the threshold is {line.threshold}."
+            yield Problem("unknown", line.place, line.call, does, self._edit)
+            return
+        if any(part.adaptive for part in self._config.parts):
+            self._notes[f"{self._clip.name} computes the threshold from norms, so thresholds were not compared."] = None
+        if differences := min((_differences(line, part, step) for part in self._config.parts), key=len):
+            does = f"It does not clip as {self._clip.name} does."
+            yield Problem("drift", line.place, line.call, does, self._edit, tuple(differences))
+        if self._config.uses_names and (wrong := self._excluded(list(line.parameters))):
+            does = f"It clips {_some(wrong)}, which {self._clip.name} excludes."
+            yield Problem("drift", line.place, line.call, does, self._edit)
+        if self._config.nonfinite != "family" and line.watched and not all(map(math.isfinite, line.known_norms())):
+            does = "It applies its formula to a norm that is inf or NaN."
+            difference = ("the result if the norm is not finite", "clipped", self._config.nonfinite)
+            yield Problem("drift", line.place, line.call, does, self._edit, (difference,))
+
+    def _excluded(self, names: Sequence[str]) -> list[str]:
+        with warnings.catch_warnings():  # about patterns that match none of these names
+            warnings.simplefilter("ignore", ClipWarning)
+            *_, excluded = ParameterSelection(self._config, None).parameters({name: name for name in names}) or [[]]
+        return excluded
+
+    # -- steps
+
+    def _problems_of_step(self, step: OptimizerStep, lines: Sequence[RecordedCall], paired: bool) -> Iterator[Problem]:
+        if step.changed_after_clip:
+            yield _of_step(step, "drift", "Code that is not recorded changed gradients between the clip and the step.")
+        if step.clip_counts is not None:
+            yield from self._problems_of_counts(step, step.clip_counts)
+        elif not paired:
+            self._notes[NOT_PAIRED] = None
+        elif not lines:
+            yield _of_step(step, "missing", "No clip was recorded before this step.")
+        elif step.gradients is not None and not self._config.uses_names:
+            clipped = sum(line.count or 0 for line in lines)
+            if clipped < step.gradients:
+                left = step.gradients - clipped
+                yield _of_step(step, "missing", LEFT_OUT.format(left=left, gradients=step.gradients, names=""))
+            elif clipped > step.gradients:
+                yield _of_step(step, "drift", "Some gradients were clipped more than once before this step.")
+
+    def _problems_of_counts(self, step: OptimizerStep, counts: dict[int, int]) -> Iterator[Problem]:
+        left, gradients = counts.get(0, 0), sum(counts.values())
+        if (most := max(counts, default=0)) > 1:
+            yield _of_step(step, "drift", f"Gradients were clipped {most} times before this step.")
+        if step.clipped_early:
+            yield _of_step(step, "drift", EARLY)
+        if left and left == gradients:
+            yield from [] if step.clipped_early else [_without_clip(step)]
+            return
+        excluded = self._excluded(step.unclipped) if self._config.uses_names else []
+        names = [name for name in step.unclipped if name not in excluded]
+        if names or (left and not self._config.uses_names):
+            text = f": {_some(names)}" if names else ""
+            yield _of_step(step, "missing", LEFT_OUT.format(left=len(names) or left, gradients=gradients, names=text))
+
+    # -- the report
+
+    def _add(self, step: int, problem: Problem) -> None:
+        self._steps.setdefault(problem, []).append(step)
+
+    def _finding(self, problem: Problem, steps: Sequence[int]) -> Finding:
+        path, line = self._location(problem.place)
+        return Finding(
+            kind=problem.kind,
+            path=path,
+            line=line,
+            column=1,
+            clip=problem.clip,
+            does=problem.does,
+            wanted=" ".join(describe.sentences(self._config)),
+            differences=[Difference(about=a, found=found, wanted=wanted) for a, found, wanted in problem.differences],
+            effect=f"{problem.does} {_ranges(steps)}" if problem.kind == "drift" else _ranges(steps),
+            edit=problem.edit,
+        )
+
+    def _listed(self, place: str | None, name: str, result: Result) -> Clip:
+        path, line = self._location(place)
+        return Clip(path=path, line=line, column=1, clip=name, format="", family="", result=result)
+
+    def _location(self, place: str | None) -> tuple[str, int]:
+        path, _, line = (place or "").rpartition(":")
+        return (path, int(line)) if path else (shown(self._run.path), 1)
+
+
+def _windows(run: RecordedRun) -> list[list[RecordedCall]]:
+    """Return the calls before each step of an optimizer, and the calls after the last step."""
+    ends = [step.calls for step in run.optimizer_steps]
+    return [run.lines[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
+
+
+def _are_paired(windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> bool:
+    """Return whether the clips between two steps belong to the second of these steps.
+
+    With several optimizers, a script can also make all clips before all steps.
+    """
+    clips = [sum(map(_clips, lines)) for lines in windows]
+    return len({(step.optimizer, step.place) for step in steps}) == 1 or all(clips[:-1]) or sum(clips) < len(steps)
+
+
+def _clips(line: RecordedCall) -> bool:
+    """Return False for a call that raised, got no gradients, or only measured the norm."""
+    return line.rule is not None and line.is_gradient is not False and line.threshold != math.inf
+
+
+def _differences(line: RecordedCall, part: Clipping, step: int) -> list[tuple[str, str, str]]:
+    found = {
+        "rule": RULES[line.rule or ""], "bounds": line.threshold, "threshold": line.threshold,
+        "norm_type": line.order, "eps": line.eps,
+    }  # fmt: skip
+    differing = [(about, found[about], wanted) for about, wanted in _wanted(part, step).items()]
+    differences = [each for each in differing if not _same(*each[1:])]
+    if any(about == "rule" for about, *_ in differences):  # then eps and norm_type say nothing
+        differences = [each for each in differences if each[0] in ("rule", "threshold", "bounds")]
+    return [(about, _text(value), _text(wanted)) for about, value, wanted in differences]
+
+
+def _wanted(part: Clipping, step: int) -> dict[str, object]:
+    """Return the settings that a recorded call has in common with a part of a configuration."""
+    wanted: dict[str, object] = {"rule": part.rule}
+    threshold = None if part.threshold is None else threshold_at(part.threshold, step)
+    if part.rule == "value":
+        wanted["bounds"] = part.as_clip_rule(threshold).bounds
+    elif part.rule != "none":
+        wanted |= {"norm_type": part.norm_type or 2.0, "eps": part.as_clip_rule(1.0).convention.eps}
+        wanted |= {"threshold": threshold} if part.adaptive is None else {}
+    return wanted
+
+
+def _of_step(step: OptimizerStep, kind: Kind, does: str) -> Problem:
+    return Problem(kind, step.place, step.optimizer, does, BEFORE_STEP)
+
+
+def _without_clip(step: OptimizerStep) -> Problem:
+    if step.changed or step.hooks:
+        return _of_step(step, "unknown", BY_HAND if step.changed else HOOKED)
+    if step.empty_clips:
+        return _of_step(step, "missing", "The clip before this step got no gradients.")
+    return _of_step(step, "missing", "Its gradients were not clipped.")
+
+
+def _same(found: object, wanted: object) -> bool:
+    if isinstance(found, float) and isinstance(wanted, float):
+        return math.isclose(found, wanted, rel_tol=RAMP_ROUNDING) or found == wanted
+    return found == wanted
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return describe.number(value) if isinstance(value, float) else str(value)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _ranges(steps: Sequence[int]) -> str:
+    """Return a text such as "in steps 1 to 3 and 7"."""
+    ordered = sorted(set(steps))
+    ends = [index for index, step in enumerate(ordered) if step + 1 not in ordered[index + 1 : index + 2]]
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    parts = [f"{ordered[a]} to {ordered[b]}" if a < b else f"{ordered[a]}" for a, b in zip(starts, ends, strict=True)]
+    shown = parts if len(parts) <= MOST_NAMES else [*parts[:MOST_NAMES], f"{len(parts) - MOST_NAMES} more ranges"]
+    return f"{'Steps' if len(ordered) > 1 else 'Step'} {', '.join(shown)}."
