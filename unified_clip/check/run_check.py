@@ -17,7 +17,7 @@ from ..config.schedules import threshold_at
 from ..config.schema import Clipping, is_off
 from ..config.selection import ParameterSelection
 from ..errors import ClipWarning
-from ..recording.lines import NOT_REPORTED
+from ..recording.lines import NOT_REPORTED, without_calls
 from ..recording.recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from .clip_use import shown
 from .model import CheckReport, Clip, Counts, Difference, Finding, Kind, Result
@@ -28,11 +28,9 @@ RULES = {"global": "global_norm", "each": "norm", "value": "value"}
 RAMP_ROUNDING = 2**-22
 """The largest relative difference between a threshold of a schedule in float32 and in float64."""
 
-MOST_NAMES = 5
+MOST_NAMES, MOST_RANGES = 5, 5
 
-REPLACE = (
-    'Change this clip, or replace it: clip = ClipConfig.load("{file}"), then clip.clip_(model.named_parameters()).'
-)
+REPLACE = 'Change this clip, or clip by ClipConfig.load("{file}") instead.'
 BEFORE_STEP = "Clip once per step: after the last backward pass, and before the step of the optimizer."
 UNSCALE = "Unscale the gradients before the clip, for example by scaler.unscale_(optimizer)."
 
@@ -76,7 +74,9 @@ class _RunCheck:
         for line in (line for lines in run.others for line in lines):
             self._check_settings(line, 0)
         if not self._results and not run.optimizer_steps:
-            self._add(1, Problem("unknown", None, run.name, "The run has no recorded clip and no recorded step.", ""))
+            advice = without_calls(run.header.exit_status, run.header.processes)
+            nothing = Problem("unknown", None, run.name, "The run has no recorded clip and no recorded step.", advice)
+            self._steps[nothing] = []
         findings = [self._finding(problem, steps) for problem, steps in self._steps.items()]
         clips = [self._listed(place, name, result) for (place, name), result in self._results.items()]
         return CheckReport(
@@ -297,10 +297,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _ranges(steps: Sequence[int]) -> str:
-    """Return a text such as "in steps 1 to 3 and 7"."""
+    """Return a text such as "Steps 1 to 3, 7."."""
     ordered = sorted(set(steps))
     ends = [index for index, step in enumerate(ordered) if step + 1 not in ordered[index + 1 : index + 2]]
-    starts = [0, *(end + 1 for end in ends[:-1])]
-    parts = [f"{ordered[a]} to {ordered[b]}" if a < b else f"{ordered[a]}" for a, b in zip(starts, ends, strict=True)]
-    shown = parts if len(parts) <= MOST_NAMES else [*parts[:MOST_NAMES], f"{len(parts) - MOST_NAMES} more ranges"]
-    return f"{'Steps' if len(ordered) > 1 else 'Step'} {', '.join(shown)}."
+    starts = [0, *(end + 1 for end in ends)]
+    parts = [f"{ordered[a]} to {ordered[b]}" if a < b else f"{ordered[a]}" for a, b in zip(starts, ends, strict=False)]
+    more = [f"and {len(parts) - MOST_RANGES} more ranges"] if len(parts) > MOST_RANGES else []
+    text = ", ".join([*parts[:MOST_RANGES], *more])
+    return f"Step{'s' * (len(ordered) > 1)} {text}." if text else ""
