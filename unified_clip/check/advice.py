@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from .._kit.static_values import is_number
 from ..config import documents
@@ -15,7 +14,7 @@ from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines
 from ..errors import NotRepresentableError
 from . import patterns
-from .clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, THRESHOLD, ClipUse, shown
+from .clip_use import ARGUMENT_FORMATS, ONE_PER_GROUP, THRESHOLD, ClipUse, shown
 from .model import Difference
 from .trainer_keys import TrainerKeys, find_keys, leaves
 
@@ -71,11 +70,6 @@ ONLY_OWN = (
 
 REMOVE_SETTING = "Remove such settings from {file}, or add the clip to check.ignore with a reason."
 
-BESIDE_DEEPSPEED = (
-    "DeepSpeed does not expose the gradients of a step, so code cannot clip them. Pass {arguments} to "
-    'TrainingArguments, and set "gradient_clipping": "auto" in the settings of DeepSpeed.'
-)
-
 UNREAD = (
     "If a clip was deleted, restore the clip. Otherwise, remove the setting. If other code reads {name}, also check "
     "that code. An entry of check.ignore for this setting does not satisfy check.require or check.each."
@@ -86,11 +80,6 @@ UNSUPPORTED = "unified_clip does not support"
 DECLARE = (
     "{reads} to {file}, with the rule by which your code clips. The check then compares the value. If the code does "
     "not clip with a value such as 0, also list that value in off, as in off = [0]."
-)
-
-AFTER_PARSING = (
-    "Add this line below the line that parses the arguments. DeepSpeed ignores such a line. With DeepSpeed, pass "
-    "--{option} {threshold!r} on the command line, and {then}"
 )
 
 BY_CODE = "To clip by"
@@ -130,26 +119,12 @@ class Advisor:
         return self.advice_by_code(use)
 
     def edit_of_unknown(self, use: ClipUse) -> str:
-        if use.option == MAX_GRAD_NORM and use.is_set_outside:
-            return self._edit_of_parsed(use)
         advice = self.advice_by_code(use)
         rule = use.rule_of_any_threshold
         if rule is None:
             return advice
         advice = RECOMMENDED.format(advice=advice) if advice.startswith(BY_CODE) else advice
         return _lines(advice, ANY_THRESHOLD.format(rule=rule.rule))
-
-    def _edit_of_parsed(self, use: ClipUse) -> str:
-        threshold = self._config.threshold
-        if not self._exported_arguments("hf"):
-            return self.advice_by_code(use)
-        line = f"training_args.{use.option} = {threshold!r}"
-        then, entry = f"set the default of {use.option} to {threshold!r}.", ""
-        if all(each.value == threshold for each in use.values):
-            then = f"add to {self._file.name}:"
-            entry = self._entry(use, {"rule": self._config.rule, "threshold": threshold})
-        place = AFTER_PARSING.format(option=use.option, threshold=threshold, then=then)
-        return _lines(line, place, entry, self._or_by_code(use))
 
     def settings(self, use: ClipUse) -> str:
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
@@ -189,9 +164,7 @@ class Advisor:
         if use.unused:
             return UNREAD.format(name=use.unused)
         if use.engine in engines.UNREACHABLE:
-            name = ARGUMENT_FORMATS.get(use.package, "")
-            arguments = self._exported_arguments(name) if use.engine == engines.DEEPSPEED and name == "hf" else ""
-            return BESIDE_DEEPSPEED.format(arguments=arguments) if arguments else ONLY_OWN.format(engine=use.engine)
+            return ONLY_OWN.format(engine=use.engine)
         if (not use.package and use.config is None) or use.why_unknown == ONE_PER_GROUP:
             return self._approval(use)
         if use.package not in ATTACH:
@@ -209,7 +182,7 @@ class Advisor:
             reads = f"{'Or, if' if correction else 'If'} your own code reads this key, add"
             declare = DECLARE.format(reads=reads, file=self._file.name)
             return _lines(correction, declare, *(self._key(use, name) for name in dict.fromkeys(numbers)))
-        return _lines(correction, f"{advice} to {self._file.name}:", self._entry(use, {}))
+        return _lines(correction, f"{advice} to {self._file.name}:", self._entry(use))
 
     def _key(self, use: ClipUse, name: str) -> str:
         path = patterns.relative(use.read or use.path, self._file.resolve().parent)
@@ -217,9 +190,9 @@ class Advisor:
         key = {"path": path, "key": name, "rule": rule}
         return documents.dump({"check": {"key": [key]}}, documents.kind_of(self._file)).rstrip()
 
-    def _entry(self, use: ClipUse, approved: dict[str, Any]) -> str:
+    def _entry(self, use: ClipUse) -> str:
         path = patterns.relative(use.read or use.path, self._file.resolve().parent)
-        entry = {"path": path, **approved, "reason": "..."}
+        entry = {"path": path, "reason": "..."}
         return documents.dump({"check": {"ignore": [entry]}}, documents.kind_of(self._file)).rstrip()
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:

@@ -174,7 +174,6 @@ def _read(
             sources.append(path)
         else:
             advance(1)
-    file_uses.uses = trainer_files.with_globs(file_uses.uses, files, root)
     _leave_out_bases(file_uses, rules, root)
     uses = source_files.read(project, sources, advance, configurations)
     uses += _settings(project, sources, uses, configurations, root)

@@ -81,9 +81,6 @@ class ClipUse:
     rule: ClipConfig | None = None
     """The settings of a clip with an unknown threshold. `rule.threshold` is only a placeholder."""
 
-    rejected: str = ""
-    """The reason why a trainer rejects the threshold, such as a different threshold in DeepSpeed's settings."""
-
     unclipped: bool = False
     """Whether the code certainly trains without a clip."""
 

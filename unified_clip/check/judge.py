@@ -53,11 +53,7 @@ class Judge:
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file
         self._uses = uses
-        self._off = [
-            use
-            for use in uses
-            if use.must_be_off and not use.rejected and use.config is not None and is_off(use.config)
-        ]
+        self._off = [use for use in uses if use.must_be_off and use.config is not None and is_off(use.config)]
         own = [use for use in uses if use.is_own and (use.package or use.is_callback)]
         self._own = [use.path for use in own if use.config is not None and not use.unused]
         self._callbacks = {path: packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
@@ -72,9 +68,6 @@ class Judge:
 
         Without a finding, the result is "same", "near" or "off".
         """
-        if use.rejected and use.config is not None:
-            is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
-            use = use if is_drift else replace(use, config=None, why_unknown=use.rejected, rejected="")
         if use.must_be_off:
             return self._judge_off(use)
         advisor = Advisor(self._exported(use), self._file, nearest=nearest)
@@ -146,7 +139,6 @@ class Judge:
             effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
         else:
             effect = family.sentence if family is not None else self._effect(config, compared)
-            effect = f"{effect}. {use.rejected}" if use.rejected else effect
         edit = advisor.edit(replace(use, config=config), differences, is_near=family is not None)
         edit = self._with_advice_to_switch_off(use, edit, without_callback=is_off(config))
         does = f"{why.format(file=self._file.name)} {does}" if why else does

@@ -35,14 +35,6 @@ def relative(path: Path, root: Path) -> str:
     return Path(os.path.relpath(os.path.realpath(path), root)).as_posix()
 
 
-def shared(paths: Sequence[Path], others: Sequence[Path], root: Path) -> str:
-    """Return one pattern for several files, such as "conf/**/*.yaml". Return '' if it would match one of `others`."""
-    folder = relative(Path(os.path.commonpath([os.path.realpath(path.parent) for path in paths])), root)
-    glob = f"{folder}/**/*{paths[0].suffix}".removeprefix("./")
-    is_fitting = len(paths) > 1 and all(matches(glob, path, root) for path in paths)
-    return glob if is_fitting and not any(matches(glob, path, root) for path in others) else ""
-
-
 def is_near(one: Path, other: Path, root: Path) -> bool:
     """Return whether two files probably belong to one project.
 

@@ -23,7 +23,7 @@ from ..config.formats.convert import Candidate
 from ..config.formats.python_source import PythonFormat
 from ..errors import ConfigError
 from ..port.catalog import clip_function
-from . import command_lines, patterns
+from . import command_lines
 from .clip_use import ClipUse, NamedValue, inner_values
 from .command_lines import CLIP_NAMES, text_names_clip
 from .python.notebooks import NOTEBOOK, all_code
@@ -40,7 +40,7 @@ MISPLACED = "UC105"
 LINE = re.compile(r", line (\d+)")
 
 GLOB = "**/{file}"
-"""In a text, the place of a pattern for check.formats. `with_globs` puts the pattern there."""
+"""In a text, the place of a pattern for check.formats. `read` puts the name of the file there."""
 
 NO_FORMAT = (
     "This key is named like a clip setting, but the file is not in the format of a known trainer. If a known trainer "
@@ -70,6 +70,11 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
     format_: The format as "name" or "name@version", or '' to infer the format.
     """
+    glob = GLOB.format(file=path.name)
+    return [replace(use, why_unknown=use.why_unknown.replace(GLOB, glob)) for use in _read(path, format_)]
+
+
+def _read(path: Path, format_: str) -> list[ClipUse]:
     with naming_advice(f'set "{GLOB}" to "{{}}" in check.formats'):
         try:
             name, version = convert.parse_name(format_) if format_ else ("", None)
@@ -92,23 +97,6 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
         advice = f'In check.formats, set "{GLOB}" to the right format, such as "{names[0]}".'
         return [_unknown(path, "configuration", f"The format of the file is unclear: {' or '.join(names)}. {advice}")]
     return uses[:1]
-
-
-def with_globs(uses: Sequence[ClipUse], files: Sequence[Path], root: Path) -> list[ClipUse]:
-    """Put patterns into the advice to set check.formats. Equal advice gets one pattern, if one fits all its files."""
-    formats = {use.read or use.path: use.format for use in uses}
-    equal: dict[tuple[str, str], list[Path]] = {}
-    for use in uses:
-        if GLOB in use.why_unknown:
-            equal.setdefault((use.format, use.why_unknown), []).append(use.read or use.path)
-    globs: dict[Path, str] = {}
-    for (name, _), paths in equal.items():
-        others = [file for file in files if file not in paths and (not name or formats.get(file) != name)]
-        shared = patterns.shared(paths, others, root)
-        globs |= {path: shared or f"**/{path.name}" for path in paths}
-    return [
-        replace(use, why_unknown=use.why_unknown.replace(GLOB, globs.get(use.read or use.path, ""))) for use in uses
-    ]
 
 
 def check_formats(clip: Path, rules: CheckRules) -> None:

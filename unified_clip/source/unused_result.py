@@ -1,14 +1,14 @@
-"""Find calls that have no effect, because no code uses the result. `port` and `config check` share this module."""
+"""Find calls that have no effect, because no code uses the result."""
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Protocol, TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard
 
 from ..errors import ConfigError
 from .frameworks import FRAMEWORKS
+from .module import Module
 from .tree import FUNCTIONS
 
 UNUSED = (
@@ -27,86 +27,52 @@ CONTAINERS = ("dict", "list", "tuple", "zip")
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
 
 
-class Source(Protocol):
-    """A parsed file: of `unified_clip.source`, or of `config check`."""
-
-    @property
-    def parents(self) -> Mapping[ast.AST, ast.AST]: ...
-
-    @property
-    def nodes(self) -> Sequence[ast.AST]: ...
-
-    @property
-    def calls(self) -> Sequence[ast.Call]: ...
-
-    @property
-    def packages(self) -> Set[str]: ...
-
-    def dotted(self, node: ast.AST) -> str: ...
-
-
-def check(source: Source, call: ast.Call) -> None:
+def check(module: Module, call: ast.Call) -> None:
     """Raise ConfigError if no code uses the result of a clip, or if code replaces the result before it is read.
 
     An unused variable of the module is no error, because other files can import it. The variable `_` is an exception.
     """
     node: ast.AST = call
-    if isinstance(source.parents[node], ast.Expr):
+    if isinstance(module.parents[node], ast.Expr):
         raise ConfigError(UNUSED)
-    _check_updates(source, [call])
-    while isinstance(source.parents[node], PASSES):
-        node = source.parents[node]
-        if isinstance(node, ast.Call) and source.dotted(node.func).partition(".")[0] not in (*FRAMEWORKS, *CONTAINERS):
+    _check_updates(module, [call])
+    while isinstance(module.parents[node], PASSES):
+        node = module.parents[node]
+        if isinstance(node, ast.Call) and module.dotted(node.func).partition(".")[0] not in (*FRAMEWORKS, *CONTAINERS):
             return  # the function that is called may use the clip
-    statement = source.parents[node]
+    statement = module.parents[node]
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return
     target = statement.targets[0]
     target = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
     if not isinstance(target, ast.Name):
         return
-    _check_next(source, statement, target.id)
-    scope = scope_of(source, target, target.id)
-    nodes = source.nodes if scope is None else ast.walk(scope)
+    _check_next(module, statement, target.id)
+    scope = scope_of(module, target, target.id)
+    nodes = module.nodes if scope is None else ast.walk(scope)
     _check_updates(
-        source, [read for inner in nodes if isinstance(inner, ast.Name) for read in _reads(inner, target.id)]
+        module, [read for inner in nodes if isinstance(inner, ast.Name) for read in _reads(inner, target.id)]
     )
     if is_local(scope):
-        is_read = _is_read(source, scope, statement, target.id)
+        is_read = _is_read(module, scope, statement, target.id)
     else:
-        is_read = target.id != "_" or any(_reads(node, "_") for node in source.nodes if isinstance(node, ast.Name))
+        is_read = target.id != "_" or any(_reads(node, "_") for node in module.nodes if isinstance(node, ast.Name))
     if not is_read:
         raise ConfigError(UNUSED)
 
 
-def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return {(line, column): call}. Columns are counted in characters, from 1.
-
-    If several calls begin at one position, as in `model().clip()`, the dict contains the innermost call.
-    """
-    lines = re.split(r"\r\n?|\n", text)
-    before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in source.calls]
-    return {(node.lineno, len(start.decode()) + 1): node for node, start in zip(source.calls, before, strict=True)}
-
-
-def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
-    for scope in _around(source, node):
+def scope_of(module: Module, node: ast.AST, name: str) -> ast.AST | None:
+    for scope in module.ancestors(node):
         if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
             continue
         declared = [inner for inner in ast.walk(scope) if isinstance(inner, ast.Global | ast.Nonlocal)]
         declarations = [inner for inner in declared if name in inner.names]
         if any(isinstance(inner, ast.Global) for inner in declarations):
             return None
-        functions = [next(filter(is_function, _around(source, inner)), None) for inner in declarations]
+        functions = [next(filter(is_function, module.ancestors(inner)), None) for inner in declarations]
         if not any(function is scope for function in functions):
             return scope
     return None
-
-
-def _around(source: Source, node: ast.AST) -> Iterator[ast.AST]:
-    while node in source.parents:
-        node = source.parents[node]
-        yield node
 
 
 def is_function(node: ast.AST) -> bool:
@@ -117,17 +83,17 @@ def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunc
     return isinstance(scope, FUNCTIONS)
 
 
-def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:
-    methods = [source.parents[node] for node in transformations]
+def _check_updates(module: Module, transformations: Sequence[ast.expr]) -> None:
+    methods = [module.parents[node] for node in transformations]
     names = [each.attr if isinstance(each, ast.Attribute) else "" for each in methods]
-    updates = [source.parents[each] for each, name in zip(methods, names, strict=True) if name == "update"]
-    if "optax" not in source.packages or {*names} - {"init", "update"}:
+    updates = [module.parents[each] for each, name in zip(methods, names, strict=True) if name == "update"]
+    if "optax" not in module.packages or {*names} - {"init", "update"}:
         return
     unused = ConfigError(NOT_UPDATED)
     for call in updates:
         try:
             if isinstance(call, ast.Call):
-                check(source, call)
+                check(module, call)
             return
         except ConfigError as error:
             unused = error
@@ -135,8 +101,8 @@ def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:
         raise unused
 
 
-def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
-    parent = source.parents[statement]
+def _check_next(module: Module, statement: ast.stmt, name: str) -> None:
+    parent = module.parents[statement]
     blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and statement in block]
     for following in blocks[0][blocks[0].index(statement) + 1 :] if blocks else ():
         if isinstance(following, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -147,10 +113,10 @@ def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
             raise ConfigError(REPLACED.format(line=following.lineno, name=name))
 
 
-def _is_read(source: Source, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
-    loops = {outer for outer in _around(source, statement) if isinstance(outer, ast.For | ast.While)}
+def _is_read(module: Module, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
+    loops = {outer for outer in module.ancestors(statement) if isinstance(outer, ast.For | ast.While)}
     for node in _reads(scope, name):
-        around = list(_around(source, node))
+        around = list(module.ancestors(node))
         is_inner = next(outer for outer in around if isinstance(outer, FUNCTIONS)) is not scope
         if is_inner or node.lineno > (statement.end_lineno or 0) or loops.intersection(around):
             return True

@@ -139,4 +139,4 @@ def test_an_entry_with_an_effect_does_not_accept_a_missing_key(check: Check) -> 
     assert check(files, config).findings == []
     finding = only_finding(check(files, config + 'rule = "global_norm"\nthreshold = 1.0\n'))
     assert finding.kind == "missing"
-    assert "check.explicit requires the key, and the key is missing" in finding.edit
+    assert finding.edit.startswith("The entry 1 of check.ignore approves only ")

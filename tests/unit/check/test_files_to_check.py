@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
 
-from unified_clip.check import files_to_check, output
+from unified_clip.check import files_to_check
 
 
 @pytest.mark.parametrize(
@@ -36,20 +36,6 @@ def test_python_source_that_cannot_be_decoded_is_unknown_and_other_files_are_che
     report = check({"b.py": TORCH % "1.0"})
     assert [(clip.path, clip.result) for clip in report.clips] == [("a.py", "unknown"), ("b.py", "same")]
     assert "cannot be decoded" in only_finding(report).does
-
-
-FAIRSEQ = "task: {_name: a}\ncriterion: {_name: b}\noptimization: {max_update: 4}\ncheckpoint: {save_interval: 5}\n"
-
-
-@pytest.mark.parametrize(
-    ("other", "pattern"), [("conf/a/d.txt", "conf/**/*.yaml"), ("conf/b/d.yaml", "**/{}"), ("d.yaml", "conf/**/*.yaml")]
-)
-def test_equal_findings_propose_one_pattern_if_one_fits_their_files(check: Check, other: str, pattern: str) -> None:
-    report = check({"conf/a/b.yaml": FAIRSEQ, "conf/b/c.yaml": FAIRSEQ, other: "x: 1\n"})
-    for finding, name in zip(report.findings, ("b.yaml", "c.yaml"), strict=True):
-        assert finding.does.startswith("if a file does not set clip_norm")
-        assert f'set "{pattern.format(name)}" to "fairseq@0.12.2" in check.formats' in finding.does
-    assert output.as_text(report).count(" unknown fairseq") == 1
 
 
 @pytest.mark.parametrize(

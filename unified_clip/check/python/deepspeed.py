@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 from typing import Any
 
 from ..._kit.static_values import UnknownValueError
@@ -40,43 +39,32 @@ AUTO = (
 )
 
 
-def problem(module: Module, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
-    """Return the reason why DeepSpeed might change the clip, and whether the trainer rejects the clip."""
+def problem(module: Module, line: int, column: int, config: ClipConfig) -> str:
+    """Return the reason why DeepSpeed might change the clip, or ''."""
     values = [each.value for call in calls_at(module, line, column) for each in call.keywords if each.arg == KEY]
-    choices = [followed(module, value) for value in values]
-    for choice in choices:
-        choices += [followed(module, each) for each in (choice.body, choice.orelse)] if _is_choice(choice) else []  # type: ignore[attr-defined]
-    problems = (_problem_of(module, choice, config) for choice in choices if not _is_choice(choice))
-    return next((problem for problem in problems if problem[0]), ("", False))
+    threshold = 0.0 if config.rule == "none" else config.threshold
+    return next(filter(None, (_problem_of(module, followed(module, value), threshold) for value in values)), "")
 
 
-def _is_choice(node: ast.expr) -> bool:
-    return isinstance(node, ast.IfExp)
-
-
-def _problem_of(module: Module, node: ast.expr, config: ClipConfig) -> tuple[str, bool]:
+def _problem_of(module: Module, node: ast.expr, threshold: Any) -> str:
+    if isinstance(node, ast.IfExp):
+        return _problem_of(module, node.body, threshold) or _problem_of(module, node.orelse, threshold)
     is_table = isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and module.dotted(node.func) == "dict")
     if is_table or (isinstance(node, ast.Constant) and not node.value):
-        return "", False
+        return ""
     code = ast.unparse(node)
     try:
         file = file_of(module, node)
     except UnknownValueError:
-        return UNKNOWN_FILE.format(code=code), False
+        return UNKNOWN_FILE.format(code=code)
     if file is None or file.suffix.lower() not in DOCUMENT_KINDS or file.stat().st_size > LARGEST:
-        return NO_FILE.format(code=code), False
-    return _problem_of_file(file, 0.0 if config.rule == "none" else config.threshold)
-
-
-def _problem_of_file(file: Path, threshold: Any) -> tuple[str, bool]:
-    data: Any = None
+        return NO_FILE.format(code=code)
     try:
         data = parse(read_text(file), DOCUMENT_KINDS[file.suffix.lower()], file.name).data
-        document = Document(file.name, "", "python", {"max_grad_norm": threshold, KEY: data})
-        convert.settings((FORMATS["hf"], document))
+        convert.settings((FORMATS["hf"], Document(file.name, "", "python", {"max_grad_norm": threshold, KEY: data})))
     except ConfigError as error:
-        return str(error), isinstance(data, dict) and "gradient_clipping" in data
-    return "", False
+        return str(error)
+    return ""
 
 
 def is_left_to_trainer(module: Module) -> bool:

@@ -29,8 +29,8 @@ METHODS = {
 }  # fmt: skip
 """The methods of a `ClipConfig` that clip, and what `effect.of_call` has to know about them."""
 
-COPIES = ("model_copy", "copy")
-"""Methods of pydantic models that return a copy, with other settings if they get arguments."""
+COPIES = ("model_copy", "copy", "replace")
+"""Methods of pydantic models, and copy.replace: they return a copy, with other settings if they get arguments."""
 
 CHANGED = (
     "{code} may set or change settings of a clip configuration, so the effect of that configuration is unknown. Write "
@@ -183,6 +183,9 @@ class _Variables:
         """Add the call of a method that clips, and return whether there is one."""
         method = getattr(module.parents[read], "attr", "__call__")
         call = module.method_call(read) if method != "__call__" else module.call_of(read)
+        outer = module.argument(read)
+        if outer is not None and module.dotted(outer[0].func) == "copy.replace":
+            call, method = outer[0], "copy"
         if call is None or not (method in METHODS or _is_changed(call)):
             return False
         assert module.path is not None

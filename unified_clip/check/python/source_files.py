@@ -260,9 +260,7 @@ def _passes_class(module: Module, call: ast.Call | None) -> bool:
 def _under_deepspeed(module: Module, use: ClipUse) -> ClipUse:
     if use.package not in deepspeed.TRAINERS or use.config is None:
         return use
-    why, is_rejected = deepspeed.problem(module, use.line, use.column, use.config)
-    if is_rejected:
-        return replace(use, rejected=why)
+    why = deepspeed.problem(module, use.line, use.column, use.config)
     return replace(use, config=None, why_unknown=why) if why else use
 
 

@@ -17,21 +17,10 @@ from .. import patterns
 from ..clip_use import ClipUse, shown
 from ..model import Finding
 
-NO_THRESHOLD = (
-    "The entry {index} of check.ignore approves only {approved}, but the threshold of this clip is only known at run "
-    'time. To accept every threshold of this rule, write rule = "{rule}" without threshold in that entry.'
-)
-NO_EFFECT = (
-    "The entry {index} of check.ignore approves only {approved}, but {unknown} unknown. To accept this clip whatever "
-    "its effect is, remove rule and threshold from that entry."
-)
-NO_KEY = (
-    "The entry {index} of check.ignore approves only {approved}, but check.explicit requires the key, and the key is "
-    "missing. To accept the trainer's default, remove rule and threshold from that entry."
-)
 NOT_APPROVED = (
-    "The entry {index} of check.ignore approves only {approved} for this clip. If you intend the effect of this clip, "
-    "change rule and threshold of that entry."
+    "The entry {index} of check.ignore approves only {approved}, and the clip has another or an unknown effect. If you "
+    " intend the effect of this clip, change rule and threshold of that entry. To accept every threshold of a rule, "
+    "write only the rule. To accept the clip whatever its effect is, write neither."
 )
 
 
@@ -62,21 +51,8 @@ def applied(
     used.add(index)
     if approves(rules[index], use, config):
         return finding.model_copy(update={"ignored": rules[index].reason})
-    why = _why_not(rules[index], use).replace("{approved}", approval(rules[index], config))
-    why = why.replace("{index}", str(index + 1))
+    why = NOT_APPROVED.format(index=index + 1, approved=approval(rules[index], config))
     return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
-
-
-def _why_not(entry: Ignore, use: ClipUse) -> str:
-    rule = use.rule_of_any_threshold
-    if use.needs_key:
-        return NO_KEY
-    if rule and entry.threshold is not None:
-        return NO_THRESHOLD.replace("{rule}", rule.rule)
-    if use.config is None and not (use.unclipped or rule):
-        unknown = f"the effect of this clip, which has the rule {use.rule.rule!r}, is" if use.rule else ""
-        return NO_EFFECT.replace("{unknown}", unknown or "the rule and the threshold of this clip are")
-    return NOT_APPROVED
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
