@@ -139,7 +139,6 @@ def _rule_of_readers(name: str, clips: Sequence[ClipUse], near: Sequence[Path]) 
 def _is_read(project: Project, module: Module, setting: Setting, near: Sequence[Path]) -> bool:
     """Return whether code might read a setting: code in the files `near`, or a library that gets the setting."""
     assert setting.node is not None
-    texts = [COMMENT.sub("", project.read(path).decode("utf-8", "replace")) for path in near]
     readers: list[str] = []
     for node in module.ancestors(setting.node):
         if isinstance(node, ast.Call) and last_name(node.func) not in ("dict", "field"):
@@ -148,9 +147,16 @@ def _is_read(project: Project, module: Module, setting: Setting, near: Sequence[
         if isinstance(node, ast.ClassDef):
             readers = [last_name(base) for base in node.bases if last_name(base) not in PLAIN_BASES]
             break
-    defined = [re.compile(rf"^[ \t]*(class|def)\s+{re.escape(name)}\b", re.MULTILINE) for name in readers]
-    word = re.compile(rf"(?<!\w){re.escape(setting.name)}(?!\w)(?![\"']?\s*(:[^=\n]*)?(=[^=]|:))")
-    return any(map(word.search, texts)) or any(not any(map(each.search, texts)) for each in defined)
+    if not all(_occurs(project, name, rf"^[ \t]*(class|def)\s+{re.escape(name)}\b", near) for name in readers):
+        return True
+    other = rf"(?<!\w){re.escape(setting.name)}(?!\w)(?![\"']?\s*(:[^=\n]*)?(=[^=]|:))"
+    return _occurs(project, setting.name, other, near)
+
+
+def _occurs(project: Project, word: str, pattern: str, near: Sequence[Path]) -> bool:
+    texts = (text for path in near if word.encode() in (text := project.read(path)))
+    code = (COMMENT.sub("", text.decode("utf-8", "replace")) for text in texts)
+    return any(re.search(pattern, each, re.MULTILINE) for each in code)
 
 
 def passed(module: Module | None) -> str:
