@@ -13,9 +13,9 @@ from ..config.clip_config import ClipConfig
 from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines
 from ..errors import NotRepresentableError
-from . import patterns
 from .clip_use import ARGUMENT_FORMATS, ONE_PER_GROUP, THRESHOLD, ClipUse, shown
 from .model import Difference
+from .rules import patterns
 from .trainer_keys import TrainerKeys, find_keys, leaves
 
 MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"

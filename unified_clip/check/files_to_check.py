@@ -13,11 +13,10 @@ from .._kit.atomic_files import FileError
 from .._kit.directories import files_below, is_installed
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
-from . import patterns
 from .clip_use import shown
 from .command_lines import SHELLS, has_shebang
 from .python.notebooks import NOTEBOOK
-from .rules import accepted
+from .rules import accepted, patterns
 from .trainer_files import SOURCES, names_clip
 
 SUFFIXES = (*DOCUMENT_KINDS, *SOURCES, *SHELLS)

@@ -17,11 +17,12 @@ from ..config.families import family_difference
 from ..config.formats import FORMATS
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
-from . import patterns, settings_from_files
+from . import settings_from_files
 from .advice import Advisor, is_of_trainer
 from .callback_files import packages_of_callbacks
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
+from .rules import patterns
 
 NORM = re.compile(r"the norm( from \S+)?")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..config.formats import FORMATS
 from ..port.catalog import settings
-from . import patterns
 from .advice import is_of_trainer
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
+from .rules import patterns
 
 CONFIGURATIONS = re.compile(r"conf(ig)?s?/")
 """Matches the files of a Hydra program whose code is in another folder, such as src."""

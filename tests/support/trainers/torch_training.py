@@ -62,7 +62,11 @@ def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) ->
     with unified_clip.record(path, norms=True, names=model, natives=False):
         train()
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines if "call" in line]
+    return [
+        {name: value for name, value in line.items() if name not in ("seconds", "place")}
+        for line in lines
+        if "call" in line
+    ]
 
 
 def plain_records(path: Path) -> list[dict[str, Any]]:

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..._kit import atomic_files
 from ...config import documents
 from ...errors import ConfigError
-from .. import patterns
 from ..clip_use import shown
 from ..model import Finding
+from . import patterns
 
 HEAD = "# Clips of unknown effect, written by `unified-clip config check --accept`. All others are findings.\n\n"
 STALE = "{file} lists {count} that {are} gone. To remove {them}, type the command with --accept."

@@ -13,9 +13,9 @@ from ...config.check_rules import Ignore
 from ...config.clip_config import ClipConfig
 from ...config.families import family_difference
 from ...config.schema import is_off
-from .. import patterns
 from ..clip_use import ClipUse, shown
 from ..model import Finding
+from . import patterns
 
 NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved}, and the clip has another or an unknown effect. If you "

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .. import patterns
 from ..clip_use import ClipUse, FoundClips, shown
 from ..trainer_files import SOURCES
+from . import patterns
 
 NOT_UNDERSTOOD = (
     "check.off requires that the trainer's own clip is off, but the file shows no clip key of a known trainer. So "

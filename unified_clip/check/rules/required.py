@@ -10,7 +10,7 @@ from ...config.documents import DOCUMENT_KINDS
 from ...config.documents.script_options import without_comments
 from ...port.catalog import setting_of_base
 from ...source.project import Project
-from .. import patterns, trainer_files
+from .. import trainer_files
 from ..clip_use import ClipUse, FoundClips, shown
 from ..command_lines import is_shell
 from ..files_to_check import below
@@ -19,7 +19,7 @@ from ..model import Finding
 from ..python import notebooks
 from ..python.training import Trainings
 from ..trainer_files import PYTHON, SOURCES
-from . import settings
+from . import patterns, settings
 
 WILDCARD = re.compile(r"[*?]")
 OTHER_TOOLS = re.compile(

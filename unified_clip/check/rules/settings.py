@@ -25,10 +25,11 @@ from ...source.constants import constant
 from ...source.module import Module
 from ...source.project import Project
 from ...source.tree import last_name, shortened
-from .. import command_lines, patterns
+from .. import command_lines
 from ..clip_use import ClipUse, FoundClips, inner_values
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
 from ..trainer_files import SOURCES, has_number
+from . import patterns
 
 ANY = "*"
 """In a declared key, this part matches any part."""

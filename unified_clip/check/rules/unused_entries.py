@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ...config.check_rules import CheckRules
 from ...config.documents import Key
-from .. import patterns, trainer_files
+from .. import trainer_files
 from ..clip_use import ClipUse
 from ..judge import make_finding
 from ..model import Finding
-from . import settings
+from . import patterns, settings
 
 
 def find(

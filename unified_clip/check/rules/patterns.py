@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .clip_use import ClipUse
+from ..clip_use import ClipUse
 
 HERE = re.compile(r"^(\./+)+")
 
