@@ -144,7 +144,7 @@ def test_every_command_has_a_section_with_its_options(site: Path) -> None:
 
 def test_every_function_with_a_replacement_has_a_page() -> None:
     """These are the functions that `port` rewrites, by the names of current releases."""
-    catalog = tomllib.loads((ROOT / "unified_clip/port/catalog.toml").read_text(encoding="utf-8"))["function"]
+    catalog = tomllib.loads((ROOT / "unified_clip/facts/functions.toml").read_text(encoding="utf-8"))["function"]
     current = re.compile(r"(torch\.nn\.utils|paddle\.nn|tf\.(?!contrib|keras)|optax)\.?[\w.]*(?<!clip_grad_norm)")
     names = {
         function["name"] for function in catalog if "replacement" in function and current.fullmatch(function["name"])

@@ -342,6 +342,9 @@ class Trainer(Table):
 
     not_finite_if: Listed[NotFinite] = ()
 
+    argument: Listed[dict[str, Any]] = ()
+    """The arguments of the trainer's classes in Python, as in `arguments.toml`. `clips.py` reads them."""
+
 
 class RowError(Exception):
     """A row has an unknown key or a value of a wrong type."""
@@ -367,6 +370,7 @@ def _complete(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if like not in tables:
         raise RowError(f"{name}.toml: like = {like!r}, but there is no {like}.toml.")
     other = _complete(like, tables)
+    other.pop("argument", None)  # the classes of the other trainer
     for key in own.keys() & other.keys():
         if key == "vocabulary":
             own[key] = f"{own[key]} {other[key]}"

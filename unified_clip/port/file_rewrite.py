@@ -12,6 +12,7 @@ from ..source.module import Module
 from ..source.scopes import Assignment
 from ..source.tree import Target as NameNode
 from ..source.tree import arguments_of, first_name, keywords_of, names_in, text_of
+from .catalog import same_positions
 from .found_clip import FoundClip
 from .gradient_flow import Gradients
 from .ported_clip import PortedClip, Target, Verdict
@@ -67,7 +68,7 @@ class FileRewrite:
             if keyword in function.renamed:
                 self.edits.rename_keyword(argument, function.renamed[keyword])
         pairs = zip(arguments_of(clip.call), function.new_names, strict=False)
-        for argument, name in list(pairs)[function.same_positions :]:
+        for argument, name in list(pairs)[same_positions(function) :]:
             if not argument.keyword and not argument.star:
                 self.edits.pass_by_keyword(argument, name)
 

@@ -10,7 +10,7 @@ from typing import cast
 from ..source.module import Module
 from ..source.tree import arguments_of, keywords_of, sorted_nodes
 from . import trainer_arguments
-from .catalog import KERAS_RULES, TrainerSetting, clip_function
+from .catalog import KERAS_RULES, TrainerSetting, clip_function, same_positions
 from .found_clip import Arguments, FoundClip, entries_of, number_of
 from .gradient_flow import Gradients
 from .ported_clip import Target
@@ -85,7 +85,7 @@ def _same_call(module: Module, clip: FoundClip) -> list[str]:
         return []
     codes = []
     for position, argument in enumerate(arguments_of(clip.call)):
-        name = argument.keyword or (function.parameters[position] if position >= function.same_positions else "")
+        name = argument.keyword or (function.parameters[position] if position >= same_positions(function) else "")
         name = function.renamed.get(name, name)
         codes.append(f"{name}={module.code(argument.value)}" if name else argument.star + module.code(argument.value))
     return ["import unified_clip.torch", f"unified_clip.torch.{function.replacement}({', '.join(codes)})"]

@@ -119,7 +119,7 @@ def is_off(module: Module, clip: FoundClip) -> bool:
     if clip.limit is None or clip.setting is None:
         return False
     number, off = number_of(module, clip.limit), clip.setting.off
-    is_off = number is not None and ((number == 0 and off != "None") or (number < 0 and off.endswith("0 or less")))
+    is_off = number is not None and ((number == 0 and "0" in off) or (number < 0 and off.endswith("0 or less")))
     return is_off or (is_name(clip.limit, "None") and not is_uncertain(clip.setting, clip.limit))
 
 

@@ -1,4 +1,4 @@
-"""Compare the functions of unified_clip/port/catalog.toml with the installed frameworks."""
+"""Compare the functions of unified_clip/facts/functions.toml with the installed frameworks."""
 
 from __future__ import annotations
 

@@ -135,12 +135,6 @@ def test_unpacked_arguments_of_a_function_with_another_order_are_flagged(monkeyp
     assert text.endswith("unified_clip.tensorflow.clip_by_norm(grad, 1.0, name='clipped')\n")
 
 
-def test_a_replacement_in_a_missing_namespace_is_rejected() -> None:
-    with pytest.raises(ValueError, match=r"mx.clip has framework = 'mxnet'.* no namespace.*one of jax, mlx, numpy, "):
-        ClipFunction("mxnet", "mx.clip", "in place", parameters=["arrays"], replacement="clip_by_value")
-    ClipFunction("mxnet", "mx.clip", "unknown")  # without a replacement, no code names the namespace
-
-
 def test_a_replacement_with_another_order_gets_every_argument_by_keyword(monkeypatch: pytest.MonkeyPatch) -> None:
     function = ClipFunction(
         framework="torch",
@@ -153,24 +147,6 @@ def test_a_replacement_with_another_order_gets_every_argument_by_keyword(monkeyp
     monkeypatch.setitem(catalog.clip_functions(), function.name, function)
     text, _ = ported("import torch\ntorch.nn.utils.swapped.clip_grad_norm_(1.0, model.parameters())\n")
     assert text.endswith("clip_grad_norm_(max_norm=1.0, parameters=model.parameters())\n")
-
-
-def _has_replacement(function: ClipFunction) -> bool:
-    return bool(function.replacement)
-
-
-@pytest.mark.parametrize(
-    "function",
-    sorted(set(filter(_has_replacement, catalog.clip_functions().values())), key=lambda function: function.name),
-    ids=lambda function: function.name,
-)
-def test_every_parameter_in_the_catalog_is_a_parameter_of_the_replacement(function: ClipFunction) -> None:
-    replacement = catalog.positional_parameters(function.replacement)
-    unknown = sorted({*function.new_names} - {*replacement})
-    assert not unknown, (
-        f"port/catalog.toml, {function.name}: {function.replacement} has no parameter {', '.join(unknown)}. "
-        "Name it in `renamed`."
-    )
 
 
 def test_a_clamp_whose_second_argument_is_the_gradient_is_found() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...source.tree import arguments_of
-from ..catalog import HOOK, SHORT_NAME
+from ..catalog import HOOK, SHORT_NAME, takes_other_arguments
 from ..clip_coefficients import is_coefficient
 from ..file_rewrite import FileRewrite
 from ..found_clip import FoundClip
@@ -54,7 +54,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
         file.flag(clip, function.why_not)
-    elif [name for name in unknown if not name.startswith("*")] or (unknown and function.takes_other_arguments):
+    elif [name for name in unknown if not name.startswith("*")] or (unknown and takes_other_arguments(function)):
         file.flag(clip, UNKNOWN_ARGUMENTS.format(", ".join(unknown)))
     elif (
         clip.call is not None
@@ -62,7 +62,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
         and any(limit is None or file.module.code(limit) == "None" for limit in clip.limits)
     ):
         file.flag(clip, ONE_BOUND)
-    elif clip.call is None and clip.kind in KINDS and function.takes_other_arguments:
+    elif clip.call is None and clip.kind in KINDS and takes_other_arguments(function):
         file.flag(clip, ONLY_NAMED_FUNCTION)
 
 
