@@ -6,9 +6,11 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from .._kit.atomic_files import FileError
 from .._kit.static_values import is_number
 from ..source.module import Module
 from ..source.project import Project
@@ -103,12 +105,20 @@ class FoundClip:
 
 def number_of(module: Module, node: ast.expr | None) -> float | None:
     """Return a number that the code fixes, or None. The default of an option is not fixed."""
-    value = value_of(Project(), module, node) if node is not None else Value(why_unknown="There is no code.")
+    value = (
+        value_of(Project(read=_no_other_file), module, node)
+        if node is not None
+        else Value(why_unknown="There is no code.")
+    )
     is_constant = all(origin.kind == "constant" and origin.module is module for origin in value.origins)
     try:
         return float(value.value) if is_constant and is_number(value.value) else None
     except OverflowError:
         return None
+
+
+def _no_other_file(path: Path) -> bytes:
+    raise FileError(f"{path} is not needed: only constants of the file itself count.")
 
 
 class SettingEntry(NamedTuple):

@@ -11,7 +11,7 @@ from functools import cached_property, reduce
 from typing import Literal
 
 from ..source.module import SELF, Binding, Module
-from ..source.tree import Function, arguments_of, method_of, sorted_nodes
+from ..source.tree import Function, arguments_of, last_name, method_of, sorted_nodes
 from .catalog import HOOK, clip_function, is_like_gradient, names
 
 
@@ -111,13 +111,19 @@ class Gradients:
     def _calls_around(self, name: ast.Name) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
         """Yield the calls with the function of a name, and their other arguments."""
         function = self._module.enclosing_function(name)
-        own_name = function.name if isinstance(function, Function) else ""
-        for call in self._module.calls if function is not None else ():
+        key = function.name if isinstance(function, Function) else function
+        for call in self._calls_with.get(key, ()):
+            yield call, [each.value for each in arguments_of(call) if _name_or_node(each.value) != key]
+
+    @cached_property
+    def _calls_with(self) -> dict[object, list[ast.Call]]:
+        """The calls of a function and the calls that get it as an argument, by its name or by its lambda node."""
+        calls: defaultdict[object, list[ast.Call]] = defaultdict(list)
+        for call in self._module.calls:
             values = [call.func, *(argument.value for argument in arguments_of(call))]
-            names = [getattr(value, "attr", getattr(value, "id", None)) for value in values]
-            is_own = [value is function or name == own_name for value, name in zip(values, names, strict=True)]
-            if any(is_own):
-                yield call, [value for value, own in zip(values[1:], is_own[1:], strict=True) if not own]
+            for key in dict.fromkeys(map(_name_or_node, values)):
+                calls[key].append(call)
+        return calls
 
     def other_variable(self, clipped: ast.expr, clip: ast.Call) -> str:
         """Return the code of an input, such as an action, if `clipped` is its gradient. Return '' for a parameter."""
@@ -266,3 +272,7 @@ def has_gradient(kind: Kind) -> bool:
     if isinstance(kind, ListOf):
         return has_gradient(kind.item)
     return any(map(has_gradient, kind.parts)) if isinstance(kind, TupleOf) else kind == "gradient"
+
+
+def _name_or_node(node: ast.expr) -> object:
+    return last_name(node) or node

@@ -49,11 +49,10 @@ def _with_unknown_value(node: ast.AST, name: str, setting: TrainerSetting, call:
 
 
 def _from_factory(module: Module, imports: Imports, call: ast.Call, name: str) -> TrainerSetting | None:
-    arguments = arguments_of(call)
-    if not arguments or "trainer" not in module.code(arguments[0].value).lower():
-        return None
     known = (setting for setting in settings() if name in setting.factories)
-    return next((setting for setting in known if imports.packages & set(setting.packages)), None)
+    setting = next((setting for setting in known if imports.packages & set(setting.packages)), None)
+    arguments = arguments_of(call) if setting is not None else []
+    return setting if arguments and "trainer" in module.code(arguments[0].value).lower() else None
 
 
 def _parsed(module: Module, call: ast.Call) -> Iterator[FoundClip]:

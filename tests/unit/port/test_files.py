@@ -20,6 +20,7 @@ from unified_clip._kit.parse import TOO_DEEP
 from unified_clip.port import port_files
 from unified_clip.port.port_files import PortError
 from unified_clip.port.ported_clip import PortedFile
+from unified_clip.source.project import Project
 
 CLIPS = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
 PORTED = "import torch\nimport unified_clip.torch\n\nunified_clip.torch.clip_grad_norm_(parameters, 1.0)\n"
@@ -117,6 +118,24 @@ def test_a_file_that_python_cannot_parse_is_reported_with_its_line(tmp_path: Pat
     path.write_text(f"{first}\nx = clip_grad_norm_({'f' + '(1, 2)' * 30_000})\n")
     _, (unread,) = port_files.port_all([path])
     assert unread.reason.startswith(reason)
+
+
+def test_a_project_and_port_parse_each_file_once(tmp_path: Path) -> None:
+    read: list[Path] = []
+
+    def content(path: Path) -> bytes:
+        read.append(path)
+        return path.read_bytes()
+
+    first, second = tmp_path / "a.py", tmp_path / "b.py"
+    first.write_text("LIMIT = 1.0\n")
+    second.write_text("import torch\nfrom a import LIMIT\ntorch.nn.utils.clip_grad_norm_(parameters, LIMIT)\n")
+    project = Project([first, second], content)
+    ported, _ = port_files.port_all([first, second], edit=False, project=project)
+    assert [len(file.sites) for file in ported] == [0, 1]
+    assert read == [second]  # neither `a` for the threshold, nor `b` again
+    project.module(second)
+    assert read == [second]
 
 
 def test_a_crash_of_a_process_is_an_error(tmp_path: Path) -> None:
