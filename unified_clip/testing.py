@@ -254,7 +254,7 @@ def check_run(clip: str | PathLike[str], *, nearest: bool = False) -> Iterator[N
         file = Path(directory, "run.jsonl")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", f".*{NO_CALLS[:20]}", ClipWarning)  # the report says so
-            with unified_clip.record(file):
+            with unified_clip.record(file, norms=config.uses_names):
                 yield
         report = run_check.check(runs.read(file), config, Path(clip), nearest=nearest)
     if report.findings:

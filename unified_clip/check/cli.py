@@ -83,6 +83,7 @@ def _record(record: Callable[[argparse.Namespace], int], options: argparse.Names
     with tempfile.TemporaryDirectory() if options.file is None else nullcontext("") as directory:
         options.file = options.file or Path(directory, "run.jsonl")
         if options.command_line:
+            options.norms |= config.uses_names  # only then, a recording has the names of the clipped gradients
             status = record(options)
         report = _check_recording(options, config)
     return status or (DIFFERENT if report.findings else SUCCESS)

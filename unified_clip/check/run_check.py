@@ -39,6 +39,10 @@ BY_HAND = "Code that is not recorded changed gradients between the backward pass
 HOOKED = "Parameters have hooks of Tensor.register_hook, which might clip in the backward pass."
 COMPILED = "A clip in a compiled graph was not recorded, so the steps were not checked for missing or repeated clips."
 LEFT_OUT = "The clips before this step leave out {left} of its {gradients} gradients{names}."
+OWN_NORMS = "The gradients of this step were clipped by {calls} calls, each with its own norm. One norm is wanted."
+ONE_NORM = "It clips parameters of several groups of {file} by one norm."
+UNNAMED = "The clips before this step leave out {left} of its {gradients} gradients, and their names are unknown."
+NO_NAMES = "The recording has no names of the gradients of clips, so groups were not compared. Record with --norms."
 NO_STEPS = "No step of an optimizer was recorded, so the steps were not checked for missing or repeated clips."
 NOT_PAIRED = "The recording does not show which clip belongs to which step, so these steps were not checked."
 
@@ -111,6 +115,7 @@ class _RunCheck:
         elif any(NOT_REPORTED in warning for warning in self._run.warnings):
             self._notes[COMPILED] = None
         elif not is_off(self._config):
+            windows = _with_shared(windows, steps)
             paired, numbers = _are_paired(windows, steps), Counter[tuple[str, str | None]]()
             for lines, step in zip(windows, steps, strict=False):
                 numbers[step.optimizer, step.place] += 1
@@ -143,7 +148,12 @@ class _RunCheck:
             return
         if any(part.adaptive for part in self._config.parts):
             self._notes[f"{self._clip.name} computes the threshold from norms, so thresholds were not compared."] = None
-        if differences := min((_differences(line, part, step) for part in self._config.parts), key=len):
+        if self._config.uses_names and not line.parameters:
+            self._notes[NO_NAMES] = None
+        parts = self._parts_of(line)
+        if len(parts) > 1 and len(self._config.parts) > 1 and line.parameters and line.rule == "global":
+            yield Problem("drift", line.place, line.call, ONE_NORM.format(file=self._clip.name), self._edit)
+        if differences := min((_differences(line, part, step) for part in parts), key=len):
             does = f"It does not clip as {self._clip.name} does."
             yield Problem("drift", line.place, line.call, does, self._edit, tuple(differences))
         if self._config.uses_names and (wrong := self._excluded(list(line.parameters))):
@@ -154,11 +164,19 @@ class _RunCheck:
             difference = ("the result if the norm is not finite", "clipped", self._config.nonfinite)
             yield Problem("drift", line.place, line.call, does, self._edit, (difference,))
 
+    def _parts_of(self, line: RecordedCall) -> Sequence[Clipping]:
+        """Return the parts of the configuration for the parameters of a call, or all parts if that is unknown."""
+        *groups, _ = self._selected(list(line.parameters)) if self._config.uses_names else [[]]
+        named = [part for part, names in zip(self._config.parts, groups, strict=False) if names]
+        return named or self._config.parts
+
     def _excluded(self, names: Sequence[str]) -> list[str]:
+        return self._selected(names)[-1]
+
+    def _selected(self, names: Sequence[str]) -> list[list[str]]:
         with warnings.catch_warnings():  # about patterns that match none of these names
             warnings.simplefilter("ignore", ClipWarning)
-            *_, excluded = ParameterSelection(self._config, None).parameters({name: name for name in names}) or [[]]
-        return excluded
+            return ParameterSelection(self._config, None).parameters({name: name for name in names}) or [[]]
 
     # -- steps
 
@@ -178,19 +196,29 @@ class _RunCheck:
                 yield _of_step(step, "missing", LEFT_OUT.format(left=left, gradients=step.gradients, names=""))
             elif clipped > step.gradients:
                 yield _of_step(step, "drift", "Some gradients were clipped more than once before this step.")
+            elif self._has_one_norm and sum(line.rule == "global" for line in lines) > 1:
+                yield _of_step(step, "drift", OWN_NORMS.format(calls=len(lines)))
+
+    @property
+    def _has_one_norm(self) -> bool:
+        return [part.rule for part in self._config.parts] == ["global_norm"]
 
     def _problems_of_counts(self, step: OptimizerStep, counts: dict[int, int]) -> Iterator[Problem]:
         left, gradients = counts.get(0, 0), sum(counts.values())
         if (most := max(counts, default=0)) > 1:
             yield _of_step(step, "drift", f"Gradients were clipped {most} times before this step.")
+        elif self._has_one_norm and step.clip_calls:
+            yield _of_step(step, "drift", OWN_NORMS.format(calls=step.clip_calls))
         if step.clipped_early:
             yield _of_step(step, "drift", EARLY)
-        if left and left == gradients:
-            yield from [] if step.clipped_early else [_without_clip(step)]
-            return
         excluded = self._excluded(step.unclipped) if self._config.uses_names else []
         names = [name for name in step.unclipped if name not in excluded]
-        if names or (left and not self._config.uses_names):
+        if left and left == gradients:
+            is_right = step.clipped_early or (excluded and not names)
+            yield from [] if is_right else [_without_clip(step)]
+        elif left and self._config.uses_names and not step.unclipped:
+            yield _of_step(step, "unknown", UNNAMED.format(left=left, gradients=gradients))
+        elif names or (left and not self._config.uses_names):
             text = f": {_some(names)}" if names else ""
             yield _of_step(step, "missing", LEFT_OUT.format(left=len(names) or left, gradients=gradients, names=text))
 
@@ -227,6 +255,17 @@ def _windows(run: RecordedRun) -> list[list[RecordedCall]]:
     """Return the calls before each step of an optimizer, and the calls after the last step."""
     ends = [step.calls for step in run.optimizer_steps]
     return [run.lines[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
+
+
+def _with_shared(windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> list[list[RecordedCall]]:
+    """Divide each call that clipped the gradients of several consecutive steps among these steps."""
+    divided = [[line for line in lines if _clips(line)] for lines in windows]
+    for index, (step, after) in enumerate(itertools.pairwise(steps)):
+        lines, wanted, rest = divided[index], step.gradients or 0, after.gradients or 0
+        if len(lines) == 1 and not divided[index + 1] and 0 < rest <= (lines[0].count or 0) - wanted:
+            divided[index + 1] = [lines[0].model_copy(update={"count": (lines[0].count or 0) - wanted})]
+            divided[index] = [lines[0].model_copy(update={"count": wanted})]
+    return divided
 
 
 def _are_paired(windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> bool:

@@ -242,7 +242,10 @@ class OptimizerStep(RecordedTable):
     clipped_early: Annotated[int, Field(ge=0)] = 0
     """The number of gradients that were clipped after the previous step, but before their last backward pass."""
 
-    unclipped: tuple[str, ...] = ()  # the names of the parameters with 0 clips, if other parameters have clips
+    clip_calls: Annotated[int, Field(ge=0)] | None = None
+    """The number of calls that made the last clips of the gradients, if it is above 1."""
+
+    unclipped: tuple[str, ...] = ()  # the names of the parameters with 0 clips, if all are known
     clips: Annotated[int, Field(ge=0)] | None = None
     """The number of clip calls since the previous step. If None, `runs.read` counts their lines."""
 

@@ -43,6 +43,7 @@ STEP = {
     "changed_after_clip": 1, "norm_at_step": 1.0, "empty_clips": 1, "empty_because": "no parameters", "hooks": 1,
     "decayed": [16, 24], "undecayed": ["c"], "rates": {"a": 0.1, "b": 0.2}, "repeated_rows": 1, "losses": [1.0],
     "gradients": 3, "clip_counts": {"1": 2, "0": 1}, "unclipped": ["c"], "clipped_early": 1,
+    "clip_calls": 2,
 }  # fmt: skip
 
 OF_A_LINE = {

@@ -2,7 +2,7 @@
 
 To add a rule:
 
-1. Add the clip function to `facts/functions.toml`. Choose a new kind, because the rules of existing kinds would match the
+1. Add the clip function to `facts/functions.toml`. Choose a new kind: the rules of existing kinds would match the
    function. Add the kind to `Kind` in `facts/clips.py`, and explain it in the comment on `kind` in `functions.toml`.
    If the clip is an argument of an optimizer, skip step 1, and use `clip.is_optimizer_argument` in `matches`.
 2. Add a module here with a function that calls `file.rewrite` to rewrite a clip. If the clip cannot be rewritten, call

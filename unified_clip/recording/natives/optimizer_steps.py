@@ -54,54 +54,90 @@ class ClippedGradient(NamedTuple):
     parameter: Any
     times: int  # the number of clips since the last backward pass that changed the gradient
     state: object
+    call: int  # the number of the last clip call
+    is_used: bool = False  # whether a step has used the gradient
 
 
 class ClipCounts:
-    """Count the clips of each gradient between its backward pass and the step of its optimizer."""
+    """Count the clips of each gradient between its backward pass and the steps that use it."""
 
-    def __init__(self, state_of: Callable[[Any], object], is_parameter: Callable[[Any], bool]) -> None:
-        """state_of: Return a value that changes with the gradient of a parameter."""
-        self._state_of, self._is_parameter = state_of, is_parameter
+    def __init__(
+        self,
+        state_of: Callable[[Any], object],
+        is_parameter: Callable[[Any], bool],
+        is_cleared: Callable[[Any], bool],
+    ) -> None:
+        """state_of: Return a value that changes with the gradient of a parameter.
+
+        is_cleared: Return whether the gradient of a parameter is None or zero."""
+        self._state_of, self._is_parameter, self._is_cleared = state_of, is_parameter, is_cleared
         self.reset()
 
     def reset(self) -> None:
         self._clipped: dict[int, ClippedGradient] = {}  # by the `id` of the parameter
         self._early: set[int] = set()  # clipped since the last step, but before the last backward pass
-        self._are_known = True
+        self._dropped: set[int] = set()  # clipped since the last step, and then cleared
+        self._calls = 0
+        self._are_known, self._has_stepped = True, False
 
     def add(self, parameters: Sequence[Any]) -> None:
         """A call that gets gradients without their parameters passes None or the gradients."""
+        self._calls += 1
         for each in parameters:
             if each is None or not self._is_parameter(each):
                 self._are_known = False
             else:
-                times = self._clipped[id(each)].times if id(each) in self._clipped else 0
-                self._clipped[id(each)] = ClippedGradient(each, times + 1, self._state_of(each))
+                times = self._times(each) + 1
+                self._clipped[id(each)] = ClippedGradient(each, times, self._state_of(each), self._calls)
+
+    def _times(self, parameter: Any) -> int:
+        clipped = self._clipped.get(id(parameter))
+        is_old = clipped is None or (clipped.is_used and clipped.state != self._state_of(parameter))
+        return 0 if clipped is None or is_old else clipped.times
+
+    def before_backward(self) -> None:
+        """Forget gradients that a step has used, and gradients that were cleared, for example by a skipped step."""
+        self._are_known, self._has_stepped = self._are_known or self._has_stepped, False
+        self._clipped = {key: each for key, each in self._clipped.items() if not each.is_used}
+        cleared = {key for key, each in self._changed() if self._is_cleared(each.parameter)}
+        self._forget(cleared, self._dropped)
 
     def after_backward(self) -> None:
-        changed = {key for key, each in self._clipped.items() if self._state_of(each.parameter) != each.state}
-        self._early |= changed
-        for key in changed:
+        self._forget({key for key, each in self._changed() if not each.is_used}, self._early)
+
+    def _changed(self) -> list[tuple[int, ClippedGradient]]:
+        return [(key, each) for key, each in self._clipped.items() if self._state_of(each.parameter) != each.state]
+
+    def _forget(self, keys: set[int], reason: set[int]) -> None:
+        reason |= keys
+        for key in keys:
             del self._clipped[key]
 
     def take(self, parameters: Sequence[Any], names: Sequence[str | None]) -> dict[str, Any]:
         """Return the fields of a step that updates these parameters."""
         fields: dict[str, Any] = {"gradients": len(parameters)}
-        taken = [self._clipped.pop(id(each), None) for each in parameters]
+        times = {id(each): self._times(each) for each in parameters}
+        clipped = [key for key, number in times.items() if number]
         if self._are_known:
-            fields["clip_counts"] = dict(sorted(Counter(each.times if each else 0 for each in taken).items()))
-            unclipped = [name for each, name in zip(taken, names, strict=True) if each is None]
-            fields |= {"unclipped": unclipped} if unclipped and any(taken) and None not in unclipped else {}
-            early = len(self._early & {*map(id, parameters)})
+            fields["clip_counts"] = dict(sorted(Counter(times.values()).items()))
+            unclipped = [name for each, name in zip(parameters, names, strict=True) if not times[id(each)]]
+            is_partial = clipped or DISPATCHER.recorded_calls
+            fields |= {"unclipped": unclipped} if unclipped and is_partial and None not in unclipped else {}
+            early = len((self._early | (self._dropped - {*clipped})) & times.keys())
             fields |= {"clipped_early": early} if early else {}
-        self._early -= {*map(id, parameters)}
-        self._are_known = True
+            calls = len({self._clipped[key].call for key in clipped})
+            fields |= {"clip_calls": calls} if calls > 1 else {}
+        for key in clipped:
+            self._clipped[key] = self._clipped[key]._replace(is_used=True)
+        self._early -= times.keys()
+        self._dropped -= times.keys()
+        self._has_stepped = True
         return fields
 
 
 class StepWatcher:
-    def __init__(self, state_of: Callable[[Any], object], is_parameter: Callable[[Any], bool]) -> None:
-        self.clips = ClipCounts(state_of, is_parameter)
+    def __init__(self, clips: ClipCounts) -> None:
+        self.clips = clips
         self._begin()
         HOOKS.on_switch(self._begin, self._begin)
 
@@ -120,6 +156,7 @@ class StepWatcher:
 
     def before_backward(self) -> None:
         self._backward_calls += 1
+        self.clips.before_backward()
         if self._backward_calls == 1:
             self._cleared = {key: is_cleared() for key, is_cleared in self._is_cleared.items()}
 

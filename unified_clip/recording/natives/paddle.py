@@ -18,7 +18,16 @@ from ..lines import caller
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .observer import OBSERVER, RunningNativeCall, clip_parameters
-from .optimizer_steps import BACKWARD, LOSSES, STEP, StepWatcher, decayed_elements, of_groups, rates_by_name
+from .optimizer_steps import (
+    BACKWARD,
+    LOSSES,
+    STEP,
+    ClipCounts,
+    StepWatcher,
+    decayed_elements,
+    of_groups,
+    rates_by_name,
+)
 
 
 class InProgram(NamedTuple):
@@ -36,7 +45,11 @@ def _gradient_state(parameter: Any) -> object:
     return gradient if gradient is None else (gradient.data_ptr(), gradient.inplace_version)
 
 
-WATCHER = StepWatcher(_gradient_state, is_parameter=lambda tensor: not tensor.stop_gradient)
+def _has_no_gradient(parameter: Any) -> bool:
+    return parameter.grad is None or not bool((parameter.grad != 0).any())
+
+
+WATCHER = StepWatcher(ClipCounts(_gradient_state, lambda tensor: not tensor.stop_gradient, _has_no_gradient))
 
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
@@ -240,7 +253,7 @@ def _is_cleared(reference: ref[Any]) -> bool:
     """A deleted optimizer counts as cleared."""
     optimizer = reference()
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
-    return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)
+    return all(map(_has_no_gradient, tensors))
 
 
 def _groups(optimizer: Any) -> list[Any]:

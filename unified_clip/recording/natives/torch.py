@@ -22,6 +22,7 @@ from .optimizer_steps import (
     LOSSES,
     STEP,
     UNSCALED,
+    ClipCounts,
     StepWatcher,
     decayed_elements,
     of_groups,
@@ -39,7 +40,12 @@ def _gradient_state(parameter: Any) -> object:
     return gradient if gradient is None else (id(gradient), gradient._version)
 
 
-WATCHER = StepWatcher(_gradient_state, is_parameter=lambda tensor: tensor.requires_grad)
+def _has_no_gradient(parameter: Any) -> bool:
+    gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)  # without a collective
+    return gradient is None or not gradient.any()
+
+
+WATCHER = StepWatcher(ClipCounts(_gradient_state, lambda tensor: tensor.requires_grad, _has_no_gradient))
 VERSIONS = GradientVersions()
 MODELS = ModelNames()
 SHARDED = ShardedNorm()
@@ -191,5 +197,4 @@ def _is_cleared(reference: ref[Any]) -> bool:
     """A deleted optimizer counts as cleared."""
     optimizer = reference()
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
-    gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective
-    return all(gradient is None or not gradient.any() for gradient in gradients)
+    return all(map(_has_no_gradient, parameters))

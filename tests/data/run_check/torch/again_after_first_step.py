@@ -9,7 +9,7 @@ for _ in range(3):
     optimizer.zero_grad()
     model(torch.ones(8, 4)).pow(2).sum().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()  # found: drift 2
+    optimizer.step()  # the second clip is of gradients that are then cleared
     if not optimizer.state:
         optimizer.state["begun"] = True
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
