@@ -6,7 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class Project:
     """
 
     def __init__(self, paths: Sequence[Path] = (), read: Callable[[Path], bytes] = atomic_files.read_bytes) -> None:
-        self._paths, self.read = paths, read
+        self._paths, self.read = paths, cache(read)
         self._modules: dict[str, Module | UnreadableSourceError | FileError] = {}
         self._calls: dict[str, list[Call]] = {}
         self._reached: dict[Module, set[Module]] = {}
