@@ -7,10 +7,11 @@ from typing import Any
 
 from packaging.version import Version
 
+from ....source.tree import shortened
 from ...documents import Document
 from ...schema import Settings
 from ..base import Imported
-from ..python_source import PythonFormat, Source, shortened
+from ..python_source import PythonFormat, Source
 from ..rows import agc_settings, exported_agc
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm", "adaptive_grad_clip": "clipping"}
@@ -113,7 +114,7 @@ class _PlaceCheck:
         self.visited.add(node)
         notes = self.source.conditions(node)
         inner = node
-        for outer in self.source.around(node):
+        for outer in self.source.ancestors(node):
             if isinstance(outer, ast.List | ast.Tuple):
                 self._nothing_before(node, outer.elts, inner)
             elif isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Add):
@@ -148,8 +149,8 @@ class _PlaceCheck:
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
-        values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
+        names = [name for name in ast.walk(argument) if isinstance(name, ast.Name)]
+        values = [value for name in names for value in self.source.binding(name).values or []]
         called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]
         functions = [name for name in map(self.source.dotted, called) if name.startswith("optax.")]
         return any("schedule" not in name for name in functions)
@@ -165,7 +166,7 @@ class _PlaceCheck:
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
         """Return the nodes that use the result of a statement."""
         source = self.source
-        function = source.function(statement)
+        function = source.enclosing_function(statement)
         if isinstance(statement, ast.Return):
             loads = self._reads({function.name}) if isinstance(function, ast.FunctionDef) else []
             calls = [(load, source.parents[load]) for load in loads]
@@ -183,12 +184,12 @@ class _PlaceCheck:
                 raise source.wrong(statement, UNKNOWN_PLACE)
         after = statement.end_lineno or statement.lineno
         reads = self._reads(names, of_imports=is_imported)
-        return [load for load in reads if load.lineno > after or source.function(load) is not function]
+        return [load for load in reads if load.lineno > after or source.enclosing_function(load) is not function]
 
     def _has_imported_root(self, node: ast.expr) -> bool:
         while isinstance(node, ast.Attribute):
             node = node.value
-        return isinstance(node, ast.Name) and node.id in self.source.imports
+        return bool(self.source.full_name(node))
 
     def _reads(self, names: set[str], *, of_imports: bool = False) -> list[ast.Name | ast.Attribute]:
         loads: list[ast.Name | ast.Attribute] = []

@@ -176,8 +176,7 @@ def _check_groups(source: Source) -> None:
 def has_groups(source: Source) -> bool:
     """Return whether a call passes several groups, as in `parameters=[{"params": ...}, ...]`."""
     passed = [keyword.value for keyword in _keywords(source, "parameters")]
-    names = [value.id for value in passed if isinstance(value, ast.Name)]
-    lists = [*passed, *(value for name in names for value in source.bound.get(name, []))]
+    lists = [*passed, *(value for name in passed for value in source.binding(name).values or [])]
     dicts = [
         [entry for entry in each.elts if isinstance(entry, ast.Dict)] for each in lists if isinstance(each, ast.List)
     ]
