@@ -12,6 +12,7 @@ import numpy as np
 import paddle
 import pytest
 from support import reference
+from support.paddle_programs import BACKWARD_WARNS
 from support.processes import paddle_sharded
 from support.processes.paddle_sharded import PLACEMENTS
 from support.processes.worlds import World, worlds_of_any_size
@@ -158,7 +159,7 @@ def test_a_derivative_over_two_meshes_is_rejected_because_paddle_would_crash(
     assert worlds(2).run(paddle_sharded.differentiate_clip, "rows")
 
 
-@pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning")  # of append_backward
+@BACKWARD_WARNS
 def test_distributed_gradients_in_static_programs_are_rejected() -> None:
     paddle.enable_static()
     try:

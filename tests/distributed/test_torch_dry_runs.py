@@ -13,7 +13,6 @@ import torch.distributed as dist
 from support import torch_fake_ranks
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._local_tensor import LocalTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
@@ -27,7 +26,7 @@ RANKS = 2
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "fake group": nullcontext,
     "fake tensors": FakeTensorMode,
-    "local tensors": lambda: LocalTensorMode(RANKS),
+    "local tensors": lambda: pytest.importorskip("torch.distributed._local_tensor").LocalTensorMode(RANKS),
 }
 
 

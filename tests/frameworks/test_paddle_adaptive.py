@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 import pytest
 from support import adaptive
-from support.tiers import quick
+from support.tiers import REMOVES_GRADIENTS, quick
 from support.trainers.adaptive_cases import (
     ADAGC,
     AGC,
@@ -173,6 +173,7 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
     check_units_in_an_optimizer(unit_step)
 
 
+@REMOVES_GRADIENTS
 def test_parameters_without_a_gradient_keep_their_places() -> None:
     step, clip = adagc_in_an_optimizer()
 

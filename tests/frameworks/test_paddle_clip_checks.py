@@ -33,6 +33,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.since("3.3", "other files have checks")
 def test_every_check_of_paddle_belongs_to_an_engine_that_port_names() -> None:
     root = Path(paddle.__file__).parent
     checks = {

@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import pytest
 from support.kits import Kit
+from support.tiers import PADDLE_READS_TENSORS
 
 import unified_clip
 import unified_clip.paddle as uc
@@ -28,6 +29,7 @@ def parameter(gradient: Any) -> Any:
     return made
 
 
+@PADDLE_READS_TENSORS
 def test_plain_parameters_are_taken_whole() -> None:
     given = [
         parameter(paddle.ones(shape, dtype))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from support.paddle_programs import program
+from support.paddle_programs import BACKWARD_WARNS, program
 
 import unified_clip
 import unified_clip.paddle as uc
@@ -22,7 +22,7 @@ from unified_clip._backends.paddle.kernel_operators import REGISTERED, SHORT
 
 pytestmark = [
     pytest.mark.skipif(not REGISTERED, reason="no compiled kernels, or a Paddle whose programs cannot call them"),
-    pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning"),  # Paddle's backward pass
+    BACKWARD_WARNS,
 ]
 
 

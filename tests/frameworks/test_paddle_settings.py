@@ -15,7 +15,7 @@ import pytest
 from sklearn.datasets import load_digits
 from support import reference
 from support.kits import Kit, in_a_new_process
-from support.paddle_programs import tensor
+from support.paddle_programs import BACKWARD_WARNS, tensor
 
 import unified_clip.paddle as uc
 from unified_clip._backends.paddle import classes
@@ -23,7 +23,7 @@ from unified_clip._backends.paddle.classes import PROGRAMS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "paddle_static.md"
 
-pytestmark = pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning")  # append_backward
+pytestmark = BACKWARD_WARNS
 
 
 @pytest.fixture(autouse=True)

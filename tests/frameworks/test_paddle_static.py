@@ -12,7 +12,7 @@ import numpy as np
 import paddle
 import pytest
 from support.kits import Kit
-from support.paddle_programs import program, tensor
+from support.paddle_programs import BACKWARD_WARNS, program, tensor
 from support.tiers import quick
 
 import unified_clip.paddle as uc
@@ -20,8 +20,6 @@ from unified_clip import ClipConfig
 from unified_clip._backends.paddle import dense
 
 INPUT = np.array([[3.0, -0.0, -4.0], [0.3, 0.4, -0.0], [0.0, 0.0, 0.0], [1e-5, -2.0, 1e4]], np.float32)
-
-pytestmark = pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning")  # append_backward
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +103,7 @@ def test_an_unknown_number_of_rows_may_turn_out_to_be_none(dtype: str) -> None:
     assert whole.shape == rows.shape == values.shape == (0, 3)
 
 
+@BACKWARD_WARNS
 @pytest.mark.usefixtures("static")
 def test_clips_in_the_branches_of_a_condition() -> None:
     def build(t: Any) -> list[Any]:
@@ -165,6 +164,7 @@ def clips_of(t: Any) -> list[Any]:
     return [*results, uc.clip_by_value(t, -0.5, 0.5), norm, *norms]
 
 
+@BACKWARD_WARNS
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_derivatives_in_programs_are_the_eager_ones(dtype: str) -> None:
     point = tensor(INPUT, dtype, stop_gradient=False)
@@ -200,6 +200,7 @@ def test_second_derivatives() -> None:
         assert derivative.numpy()[index] == pytest.approx(difference, rel=1e-5, abs=1e-6)
 
 
+@BACKWARD_WARNS
 @pytest.mark.filterwarnings("ignore:paddle.grad has unsupported parameter in jit:UserWarning")
 def test_derivatives_inside_to_static() -> None:
     def function(x: Any) -> Any:

@@ -10,12 +10,12 @@ import numpy as np
 import paddle
 import pytest
 from support.kits import Kit
-from support.paddle_programs import program, tensor
+from support.paddle_programs import BACKWARD_WARNS, program, tensor
 
 import unified_clip.paddle as uc
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning"),  # append_backward
+    BACKWARD_WARNS,
     pytest.mark.filterwarnings("ignore:full_graph=False:UserWarning"),
 ]
 

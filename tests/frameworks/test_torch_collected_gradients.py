@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from support.kits import Kit
+from support.tiers import READS_TENSORS
 
 import unified_clip
 import unified_clip.torch as uc
@@ -42,6 +43,7 @@ PLAIN = [
 ]
 
 
+@READS_TENSORS
 def test_plain_parameters_are_taken_whole() -> None:
     path = BACKEND.collect_parameters([parameter(gradient) for gradient in PLAIN])
     assert path is not None
@@ -101,6 +103,7 @@ def test_a_parameter_that_has_become_a_result_is_left_out() -> None:
     assert uc.clip_grad_norm_([result, other], 1.0).item() == 3.0
 
 
+@READS_TENSORS
 def test_memory_that_is_shared_is_looked_at() -> None:
     base = torch.ones(6)
     one = parameter(base[:3])
@@ -154,6 +157,7 @@ def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:
     assert given.grad._version == version + 1
 
 
+@READS_TENSORS
 def test_a_subnormal_norm_is_kept_in_a_thread_that_flushes_them() -> None:
     tensor_list = backend.COLLECTOR.of_tensors([torch.ones(2)], False, False)
     if not torch.set_flush_denormal(True):

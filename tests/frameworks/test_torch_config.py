@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.tiers import FORMATS_TEXTS
 
 from unified_clip import ClipConfig
 
@@ -34,6 +35,7 @@ def test_a_compiled_step_clips_as_an_eager_one_does() -> None:
     assert eager[2] == compiled[2] == 3
 
 
+@FORMATS_TEXTS
 def test_a_whole_graph_is_refused_with_what_to_do() -> None:
     clip = ClipConfig(rule="none").clipper()
     with pytest.raises(Exception, match=r"Clip outside the graph, or call a function of unified_clip\.torch"):

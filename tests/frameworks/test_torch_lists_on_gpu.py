@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import emulated_gpu
 from support.kits import Kit
+from support.tiers import READS_TENSORS
 from torch.utils._pytree import tree_leaves
 
 import unified_clip
@@ -50,6 +51,7 @@ def test_gradients_in_the_memory_of_the_cpu_are_on_no_gpu() -> None:
     assert gpu_lists.COLLECTOR.of_parameters_on_gpu(with_gradients(torch.ones(3))) is None
 
 
+@READS_TENSORS
 def test_parameters_without_gradients_are_left_out() -> None:
     path = collected(with_gradients(None, torch.ones(3), None))
     assert path is not None
@@ -92,6 +94,7 @@ NOT_PLAIN: dict[str, Callable[[], list[torch.nn.Parameter]]] = {
 }
 
 
+@READS_TENSORS
 @pytest.mark.parametrize("name", NOT_PLAIN)
 def test_a_gradient_that_is_not_plain_is_checked_one_by_one(name: str) -> None:
     assert collected(with_gradients(torch.ones(3))) is not None
@@ -108,6 +111,7 @@ CLIPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@READS_TENSORS
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CLIPS)
 def test_results_are_those_of_gradients_checked_one_by_one(
@@ -125,6 +129,7 @@ def test_results_are_those_of_gradients_checked_one_by_one(
         assert torch.equal(parameter.grad, other.grad)
 
 
+@READS_TENSORS
 def test_gradients_that_record_a_derivative_are_not_collected() -> None:
     gradients = [torch.ones(2, requires_grad=True)]
     assert gpu_lists.collect_tensors(gradients, recording=True) is None

@@ -16,6 +16,7 @@ import pytest
 import torch
 from support.agreement import agreeing
 from support.epsilon import BETA2, BETAS, check_places
+from support.tiers import TRACES_NATIVES
 
 import unified_clip
 import unified_clip.torch as uc
@@ -149,6 +150,7 @@ def test_the_exception_of_a_native_is_recorded(tmp_path: Path) -> None:
     assert line["error"].startswith("RuntimeError: ")
 
 
+@TRACES_NATIVES
 def test_a_compiled_graph_with_a_native_stays_whole(tmp_path: Path) -> None:
     clip = torch.compile(lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1.0), fullgraph=True, backend="eager")
     with pytest.warns(ClipWarning, match="No clip calls were recorded"), unified_clip.record(tmp_path / "run.jsonl"):

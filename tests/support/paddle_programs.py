@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import paddle
+import pytest
+
+BACKWARD_WARNS = pytest.mark.filterwarnings("ignore:(Tensor|Value) do not have 'place' interface:UserWarning")
+"""Paddle's own derivatives of a program warn so: `append_backward`, `gradients` and `paddle.grad`."""
 
 
 def tensor(values: object, dtype: str = "float32", stop_gradient: bool = True) -> paddle.Tensor:

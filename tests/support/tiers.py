@@ -14,7 +14,7 @@ import pytest
 
 CHANGE_TIER = "not nightly"
 
-FULL_TIER = {"torch": "2.9", "tensorflow": "2.18", "paddle": "3.3", "jax": "0.7"}
+FULL_TIER = {"torch": "2.9", "tensorflow": "2.18", "paddle": "3.2", "jax": "0.7"}
 """The oldest release of each framework whose graphs are supported."""
 
 
@@ -44,8 +44,14 @@ def skip_for_release(items: Iterable[pytest.Item], framework: str) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"before {framework} {release}: {lack}"))
 
 
+# What older releases lack.
+READS_TENSORS = pytest.mark.since("2.10", "there is no C interface to tensors")
+PADDLE_READS_TENSORS = pytest.mark.since("3.3", "there is no C interface to tensors")
+REMOVES_GRADIENTS = pytest.mark.since("3.3", "`parameter.grad` cannot become None")
+
 # Dynamo's limits, by the release of PyTorch that has lifted them.
 FORMATS_TEXTS = pytest.mark.since("2.11", "the error of fullgraph=True cannot have the text of ours")
+TRACES_NATIVES = pytest.mark.since("2.11", "Dynamo cannot trace PyTorch's own clip_grad_norm_")
 TRACES_HOOKS = pytest.mark.since("2.13", "Dynamo cannot trace a hook of an intermediate tensor")
 TRACES_WORLD = pytest.mark.since("2.13", "Dynamo cannot trace group.WORLD, so the call runs more functions")
 

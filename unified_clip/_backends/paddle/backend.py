@@ -287,12 +287,12 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return releases.amax(magnitudes, axis=list(axes), keepdim=True)
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        sums = paddle.scatter_nd_add(paddle.zeros_like(rows), groups.unsqueeze(-1), rows)
+        sums = paddle.scatter_nd_add(releases.zeros_like(rows), groups.unsqueeze(-1), rows)
         return paddle.gather(sums, groups)
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
         index = groups.reshape([-1, *[1] * (rows.ndim - 1)]).expand_as(rows)
-        maxima = paddle.put_along_axis(paddle.zeros_like(rows), index, rows.detach(), 0, reduce="amax")
+        maxima = paddle.put_along_axis(releases.zeros_like(rows), index, rows.detach(), 0, reduce="amax")
         return paddle.gather(maxima, groups)
 
     def root(self, value: Scalar, p: float) -> Scalar:
@@ -325,7 +325,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         dense = map(Dense, tensors)
-        return [d.narrow(select(like_tensor(keep, d.wide), d.wide, paddle.zeros_like(d.wide))) for d in dense]
+        return [d.narrow(select(like_tensor(keep, d.wide), d.wide, releases.zeros_like(d.wide))) for d in dense]
 
     def prepare_write(self, tensors: Sequence[Dense], values: Sequence[Tensor]) -> list[Write]:
         return [

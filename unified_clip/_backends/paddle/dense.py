@@ -86,7 +86,7 @@ class Numbers:
         rounding = (below > filled(0.0, paddle.float64, below)) & paddle.isfinite(
             magnitudes
         )  # only rounding yields a number above 0
-        below = select(rounding, paddle.zeros_like(below), below)
+        below = select(rounding, releases.zeros_like(below), below)
         return (below * filled(p, paddle.float64, below)).exp() - zeros
 
     def power_sum(self, p: float, divisor: Scalar | None) -> Scalar:
@@ -210,5 +210,5 @@ def rounded_to_odd(value: Tensor) -> Tensor:
     wide = value.astype("float64")
     near = wide.astype("float32")
     odd = odd_bits(wide.detach(), near.detach().astype("float64"), near.detach().view("int32"), select).view("float32")
-    step = select(odd == near, paddle.zeros_like(near), odd - near)  # 0 for infinities
+    step = select(odd == near, releases.zeros_like(near), odd - near)  # 0 for infinities
     return near + step.detach()

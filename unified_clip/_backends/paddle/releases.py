@@ -18,6 +18,9 @@ def before(*release: int) -> bool:
 
 
 OLD = before(3, 1)
+HAS_PROGRAMS = not before(3)  # until Paddle 3.0
+"""Whether clips can be part of a static program."""
+
 Function = Callable[..., Any]
 
 
@@ -65,6 +68,12 @@ def _one_element(tensor: Any) -> Any:
     return paddle.zeros([length or 1 for length in tensor.shape], tensor.dtype) if 0 in tensor.shape else tensor
 
 
+def _zeros_like(tensor: Any) -> Any:
+    """For a value in a graph, Paddle chooses this device, too, but it also warns that the value has none."""
+    place = None if isinstance(tensor, paddle.Tensor) else paddle.base.framework._current_expected_place()
+    return paddle.zeros_like(tensor, device=place)
+
+
 def _amax_with_nan(tensor: Any, **options: Any) -> Any:
     """`amax` of Paddle 2 forgets a NaN before a number."""
     largest = tensor.amax(**options)
@@ -98,11 +107,10 @@ def _rounded(wide: Any, dtype: Any) -> Any:
 
 
 WITHOUT_OLD_IR = (
-    "Clips in static programs and graphs need Paddle 3.3. Clip in dynamic mode"
-    if before(3)
-    else "Unset FLAGS_enable_pir_api (or set it to 1), do not enter paddle.pir_utils.OldIrGuard, and build the program "
-    "again"
-)  # until Paddle 3.0
+    "Unset FLAGS_enable_pir_api (or set it to 1), do not enter paddle.pir_utils.OldIrGuard, and build the program again"
+    if HAS_PROGRAMS
+    else "Clips in static programs and graphs need Paddle 3.2. Clip in dynamic mode"
+)
 force_dynamic: Function = getattr(getattr(paddle.jit, "marker", None), "force_dynamic", _unchanged)  # until Paddle 3.2
 remove_gradient: Function = _gradient_without_memory if before(3, 3) else _no_gradient  # until Paddle 3.3
 values_of_rows: Function = _values_of_rows if OLD else paddle.Tensor._get_tensor_from_selected_rows  # until Paddle 3.1
@@ -110,5 +118,6 @@ full: Function = _full_from_array if before(3, 2) else _full  # until Paddle 3.2
 positions: Function = _positions_or_none if OLD else _positions  # until Paddle 3.1
 with_elements: Function = _one_element if OLD else _unchanged  # until Paddle 3.1
 amax: Function = _amax_with_nan if OLD else paddle.amax  # until Paddle 3.1
+zeros_like: Function = paddle.zeros_like if before(3, 2) else _zeros_like  # until Paddle 3.2
 rounded: Function = _rounded if before(3, 2) else _astype  # until Paddle 3.2
 clone: Function = paddle.assign if OLD else paddle.clone  # until Paddle 3.1
