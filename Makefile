@@ -237,8 +237,8 @@ oldest-numpy: EXTRAS = cli
 oldest-jax: EXTRAS = optax cli
 oldest-%: OLDEST_PYTHON = $(or $(shell python3.10 -c "import sys; print(sys.executable)" 2> /dev/null),$(PYTHON))
 # Not in the clone, whose package has no kernels: Python 3.10 looks for packages where it starts.
-oldest-%: CONTRACT = sh -c 'cd $(ENV) && exec bin/pytest -q -p no:cacheprovider -c $(CURDIR)/pyproject.toml \
-	$(CURDIR)/tests/contract --framework $*'
+oldest-%: CONTRACT = sh -c 'cd $(ENV) && exec bin/pytest -q $(WORKERS) -p no:cacheprovider \
+	-c $(CURDIR)/pyproject.toml $(CURDIR)/tests/contract --framework $* "$$@"' sh
 oldest-%:
 	rm -rf $(ENV)
 	$(OLDEST_PYTHON) -m venv $(ENV)
@@ -246,7 +246,8 @@ oldest-%:
 	UNIFIED_CLIP_NATIVE=1 $(ENV)/bin/uv pip install -q --python $(ENV) --resolution lowest-direct \
 		--group test -r pyproject.toml $(EXTRAS:%=--extra %) .
 	@$(RUN) $@ "the contract with the oldest releases, host path" env UNIFIED_CLIP_NATIVE=1 $(CONTRACT)
-	@[ $* = numpy ] || $(RUN) $@ "the same, device path" env UNIFIED_CLIP_PATH=framework $(CONTRACT)
+	@[ $* = numpy ] || $(RUN) $@ "the same on the device path, without nightly tests" \
+		env UNIFIED_CLIP_PATH=framework $(CONTRACT) -m "not nightly"
 
 # The site, in build/site. A warning, such as of a broken link, is an error. So is a public name without a signature,
 # parameters, errors or an example. The browser runs the notebook on a wheel without kernels.

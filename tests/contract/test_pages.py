@@ -32,6 +32,7 @@ EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 
 
 @pytest.mark.nightly
+@pytest.mark.graphs
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_examples_run(kit: Kit, request: pytest.FixtureRequest, alone: bool) -> None:
     if request.config.getoption("--framework") not in PAGES:

@@ -94,6 +94,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
     import unified_clip.torch as uc
 
     from .._backends.torch.backend import BACKEND
+    from .._backends.torch.releases import TRACES
 
     masters, parameters, restore = torch_gradients(arrays)
     functions = (uc.clip_grad_norm_, torch.nn.utils.clip_grad_norm_)
@@ -102,14 +103,15 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
         return [clip_pair("torch.nn.utils.clip_grad_norm_", restore, threshold, *functions, in_place=True)]
 
     def in_graphs(threshold: float) -> list[Pair]:
-        if len(arrays) > MOST_COMPILED_BY_TORCH:
+        if len(arrays) > MOST_COMPILED_BY_TORCH or not TRACES:
             return []
         # drop earlier graphs: a second threshold would no longer be compiled as a constant
         torch.compiler.reset()
         compiled = [torch.compile(clip_to(threshold, function), fullgraph=True) for function in functions]
         return [pair("torch.nn.utils.clip_grad_norm_ (torch.compile)", restore, compiled, in_place=True)]
 
-    norm = Pair("torch.nn.utils.get_total_norm", lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm)
+    native = getattr(torch.nn.utils, "get_total_norm", None)  # since PyTorch 2.6
+    norm = Pair("torch.nn.utils.get_total_norm", lambda: masters, uc.get_total_norm, native)
     return Pairs(clips, norm, lambda: [BACKEND.host_view(parameter.grad) for parameter in parameters], in_graphs)
 
 
@@ -156,6 +158,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
     import unified_clip.paddle as uc
 
     from .._backends.paddle.backend import BACKEND
+    from .._backends.paddle.releases import HAS_PROGRAMS
 
     has_native = arrays[0].dtype == np.float32
     dtype = "float32" if has_native else "bfloat16"
@@ -185,7 +188,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
         return pairs if has_native else [both._replace(native=None) for both in pairs]
 
     def in_graphs(threshold: float) -> list[Pair]:
-        programs = [_static_program(arrays, clip) for clip in classes(threshold) if has_native]
+        programs = [_static_program(arrays, clip) for clip in classes(threshold) if has_native and HAS_PROGRAMS]
         return [pair("paddle.nn.ClipGradByGlobalNorm (static program)", lambda: None, programs)] if programs else []
 
     norm = Pair("", lambda: masters, uc.get_total_norm)
