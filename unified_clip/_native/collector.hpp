@@ -61,9 +61,9 @@ class Collector {
         auto list = std::make_unique<TensorList>(api_);
         const bool plain = need_clip_is_plain();
         for (nb::handle item : items) {
-            if (!PyTuple_CheckExact(item.ptr()) || PyTuple_GET_SIZE(item.ptr()) != 2) return nullptr;
-            const nb::handle parameter = PyTuple_GET_ITEM(item.ptr(), 0);
-            const nb::handle tensor = PyTuple_GET_ITEM(item.ptr(), 1);
+            if (!PyTuple_CheckExact(item.ptr()) || PyTuple_Size(item.ptr()) != 2) return nullptr;
+            const nb::handle parameter = PyTuple_GetItem(item.ptr(), 0);
+            const nb::handle tensor = PyTuple_GetItem(item.ptr(), 1);
             if (!is_parameter(parameter, plain)) return nullptr;
             if (!tensor.is_none() && !add(*list, tensor, false, false)) return nullptr;
         }
@@ -114,7 +114,8 @@ class Collector {
     // AttributeError. It would hide errors of the type's own code.
     bool need_clip_is_plain() const {
         if (!PyType_Check(parameter_type_.ptr())) return false;
-        return reinterpret_cast<PyTypeObject*>(parameter_type_.ptr())->tp_getattro == PyObject_GenericGetAttr &&
+        auto* type = reinterpret_cast<PyTypeObject*>(parameter_type_.ptr());
+        return PyType_GetSlot(type, Py_tp_getattro) == reinterpret_cast<void*>(PyObject_GenericGetAttr) &&
                !PyObject_HasAttr(parameter_type_.ptr(), need_clip_.ptr());
     }
 
@@ -127,7 +128,8 @@ class Collector {
     bool is_plain(nb::handle tensor) const {
         if (!tensor.type().is(tensor_type_)) return false;
         for (const auto& [method, plain] : methods_) {
-            const nb::object result = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), method.ptr()));
+            PyObject* self = tensor.ptr();
+            const nb::object result = nb::steal(PyObject_VectorcallMethod(method.ptr(), &self, 1, nullptr));
             if (!result.is_valid()) throw nb::python_error();
             if (!result.is(plain)) return false;
         }
