@@ -138,7 +138,7 @@ def test_every_command_has_a_section_with_its_options(site: Path) -> None:
     for name, parser in runnable:
         section = text.partition(f"\n## unified-clip {name}\n")[2].partition("\n## ")[0]
         assert section, name
-        for option in ("--format", "--baseline"):
+        for option in ("--format", "--ported"):
             assert (f"`{option} " in section) == any(option in action.option_strings for action in parser._shown())
 
 

@@ -16,13 +16,10 @@ from unified_clip.parity import cli as parity_command
     ("arguments", "option", "mode"),
     [
         (["parity", "--out", "report", "init"], "--out", "unified-clip parity without init"),
-        (["parity", "--strict-bits", "init"], "--strict-bits", "unified-clip parity without init"),
         (["parity", "--timeout", "5", "init"], "--timeout", "unified-clip parity without init"),
         (["parity", "--accept", "init"], "--accept", "unified-clip parity without init"),
-        (["parity", "--baseline", "p.json", "init"], "--baseline", "unified-clip parity without init"),
         (["parity", "--ported", "p.json", "init"], "--ported", "unified-clip parity without init"),
         (["parity", "--case", "a", "--accept"], "--accept", "unified-clip parity without --case"),
-        (["parity", "--case", "a", "--baseline", "p.json"], "--baseline", "unified-clip parity without --case"),
         (["parity", "--case", "a", "--out", "report"], "--out", "unified-clip parity without --case"),
         (["parity", "init", "--case", "a"], "--case", "unified-clip parity without init"),
         (["parity", "init", "--timeout", "5"], "--timeout", "unified-clip parity without init"),

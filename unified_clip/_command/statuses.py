@@ -36,10 +36,9 @@ INVALID = "the command or a file is invalid"
 
 COMMANDS: Mapping[str, Mapping[int, str]] = {
     "parity": {
-        SUCCESS: "all results are as the suite expects. With --baseline: no difference is new or larger",
+        SUCCESS: "all results are as the suite expects",
         DIFFERENT: "a result of unified_clip is wrong or differs between frameworks. Or a tested function has a "
-        "difference that the suite does not list. Or a difference that the suite lists no longer occurs. With "
-        "--baseline: a difference is new, changed or larger",
+        "difference that the suite does not list. Or a difference that the suite lists no longer occurs",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework is missing, crashed or hung, or a function has no result or is not tested",
     },

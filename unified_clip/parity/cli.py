@@ -63,22 +63,10 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "update the suite's list of known differences, such as known.toml, to match this run",
     },
-    "--baseline": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "report changes since an earlier run. FILE is the parity.json of that run. This run does not fail "
-        "for failures that FILE already contains",
-    },
     "--strict": {
         "action": "store_true",
         "help": "also fail the run if a known difference has no `cause`, or if its cause is unknown and `reason` "
-        "is missing. With --baseline, also fail the run if a failure of the earlier run still occurs, or if this run "
-        "lacks one of its results",
-    },
-    "--strict-bits": {
-        "action": "store_true",
-        "help": "with --baseline: fail the run if any bit of a result differs from the baseline, even with another "
-        "processor or other package versions",
+        "is missing",
     },
     "--format": {
         "choices": ("text", "github"),
@@ -94,8 +82,19 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
 
 RUN_ONLY = tuple(option for option in RUN_OPTIONS if option != "--frameworks")
 
-WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "ported")
+WHOLE_RUN = ("out", "accept", "strict", "format", "ported")
 """`--case` rejects these options, because they need the results of all cases."""
+
+
+class _Retired(argparse.Action):
+    """An option of earlier versions. The list of known differences replaces it."""
+
+    def __call__(self, parser: object, namespace: object, values: object, option_string: str | None = None) -> None:
+        raise UsageError(
+            f"{option_string} was removed: the list of known differences does its work. Remove {option_string}, run "
+            "unified-clip parity --accept once, and commit the list.",
+            "UC302",
+        )
 
 
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
@@ -115,6 +114,8 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     )
     for option, settings in RUN_OPTIONS.items():
         parity.add_argument(option, **settings)
+    for option in ("--baseline", "--strict-bits"):
+        parity.add_argument(option, dest=argparse.SUPPRESS, action=_Retired, nargs="?", help=argparse.SUPPRESS)
     parity.set_defaults(run=partial(run, read_ported=read_ported))
     init = parity.add_subparsers(metavar="init").add_parser("init", help="write a small suite into this repository")
     init.add_argument(
@@ -181,16 +182,12 @@ def _print_advice(
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     from .report import write
 
-    if options.strict_bits and not options.baseline:
-        raise UsageError(
-            "--strict-bits compares the run with a baseline. Add --baseline FILE, or remove --strict-bits."
-        )
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
     out = OUT if options.out is None else options.out
     try:
         if not options.case:
-            write.remove(out, keep=options.baseline)
+            write.remove(out)
         with busy("reading the suite"):
             suite = _suite(options)
         return _run_cases(suite) if options.case else _run_suite(suite, options, out, read_ported)
@@ -217,26 +214,16 @@ def _run(suite: Suite) -> ParityReport:
 def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:
     """Run a suite, write its report, print a summary, and return the exit status.
 
-    The files of `--baseline` and `--ported` are read before the run, so that an invalid file is reported
-    at once.
+    The file of `--ported` is read before the run, so that an invalid file is reported at once.
     """
-    from .report import baseline, build, github, terminal, write
+    from .report import build, github, terminal, write
 
-    earlier = None
-    if options.baseline:
-        earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
     ported = read_ported(options.ported) if options.ported else None
     atomic_files.make_directory(out)
     atomic_files.check_writable(out / "parity.json")
     report = _run(suite)
     if options.strict:
         report = build.with_strict(report, accepting=options.accept)
-    if earlier is not None:
-        bits = {"strict_bits": options.strict_bits}
-        report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report, **bits)]})
-        is_partial = bool(options.frameworks or options.without)
-        report = build.with_changes(report, baseline.changes(earlier, report, is_partial=is_partial, **bits))
-        report = report.model_copy(update={"notes": [*report.notes, *baseline.excuses_note(earlier, report)]})
     write.write(report, out, ported)
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
         annotations = github.lines(report, suite.root) if options.format == "github" else None
@@ -271,7 +258,7 @@ def _accept(report: ParityReport, path: Path) -> int:
     from . import exit_status
     from .known import entries
     from .known.accept import accept_differences
-    from .report import baseline, build
+    from .report import build
 
     is_different = exit_status.unified_clip_is_different(report)
     if is_different or exit_status.is_incomplete(report):
@@ -279,21 +266,16 @@ def _accept(report: ParityReport, path: Path) -> int:
         message = f"{path} was not changed, because {why}"
         remedy = "Correct the problems that the report lists in parity.md. Then run the command with --accept again."
         reject(UsageError(f"{message}. {remedy}", "UC303"))
-        # failures that the baseline has do not fail the run, but --accept needs a run without them
-        return report.exit_code or DIFFERENT
+        return report.exit_code
     changes = accept_differences(path, report)
     counts = ", ".join(f"{count} {name}" for name, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read the file before you commit it."))
-    if losses := baseline.losses(report):
-        verb = "may fail" if changes.changed or changes.added else "fails"  # a changed entry accepts other bits
-        print(safe(f"If you pass this baseline again, the next run {verb}: {losses[0].why}."))
-        return report.exit_code
     lacking = sum(entry.lacks_reason for entry in entries.read(path))
     fails = report.strict and lacking > 0
     if report.exit_code and not fails:
         print(
-            "ACCEPTED: the list of known differences now matches this run. A run with the same results passes. As a "
-            "baseline, use the report of the next run. The report of this run still contains the accepted failures."
+            "ACCEPTED: the list of known differences now matches this run. A run with the same results passes. The "
+            "report of this run still contains the accepted failures."
         )
     if lacking:
         has = "has" if lacking == 1 else "have"

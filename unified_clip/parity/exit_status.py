@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
-from .results import Change, ParityReport, Result, UnifiedClipResult
+from .results import ParityReport, Result, UnifiedClipResult
 
 
-def exit_status(report: ParityReport, changes: Sequence[Change] | None) -> Literal[0, 1, 3]:
-    is_worse = any(change.worse for change in changes or ())
-    if is_worse or (is_different(report) and (changes is None or report.strict)):
+def exit_status(report: ParityReport) -> Literal[0, 1, 3]:
+    if is_different(report):
         return 1
     return 3 if is_incomplete(report) else 0
 

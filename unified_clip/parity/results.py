@@ -1,7 +1,6 @@
 """The models of parity.json, the report of `unified-clip parity`.
 
-A new key needs a default, because `--baseline` reads the reports of earlier releases. If a key is removed or gets
-another meaning, SCHEMA needs a new number. To update the schema in the documentation:
+If a key is removed or gets another meaning, SCHEMA needs a new number. To update the schema in the documentation:
 
     python -m unified_clip.parity.results > docs/parity.schema.json
 """
@@ -21,7 +20,7 @@ from .judge.verdict import AGREEING, STAGES, NativeVerdict, VerdictKind
 from .known.entries import DifferenceKind, KnownDifference, NotFinite
 from .modes import UNIFIED_CLIP_MODES
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 
 
 class Result(ReportModel):
@@ -221,7 +220,7 @@ class KnownDifferenceResult(ReportModel):
 
 
 class Problem(ReportModel):
-    """A problem of the run. If `excused` is true, the problem does not fail the run."""
+    """A problem that fails the run."""
 
     what: str
     """What failed, such as "torch, host path, different": the framework, the mode and the verdict."""
@@ -235,39 +234,8 @@ class Problem(ReportModel):
     """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. The value is null for a
     problem in unified_clip."""
 
-    excused: bool = False
-    """Whether the baseline excuses this failure, because the baseline contains the same failure."""
-
     cases: list[str] = Field(default=[])
     """The cases that have the problem."""
-
-
-class Change(ReportModel):
-    """A change of a result, of a known difference or of a version since the baseline."""
-
-    kind: Literal["new", "gone", "not run", "verdict", "size", "numbers", "version", "reason"]
-    framework: str
-    """The framework. For the kind "version", this is the package. An empty string means all frameworks."""
-
-    what: str
-    """The subject of the change: a mode, the framework's function, or a known difference."""
-
-    case: str
-    before: str
-    after: str
-    worse: bool
-    """Whether the change fails the run. A change fails the run for one of these reasons:
-
-    - A failure is new, or larger than in the baseline.
-    - The verdict or the cause of a failure has changed.
-    - `failure` is not empty.
-    """
-
-    failure: Literal["", "other error", "other bits", "not comparable"] = ""
-    """Why the change fails the run although the new result is not wrong. For all other changes, the text is empty."""
-
-    why: str = ""
-    """A sentence that explains `failure`."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -288,7 +256,7 @@ class Summary(_with_modes(_CaseCounts, (Counts, ...))):  # type: ignore[misc]
 class ParityReport(ReportModel):
     """The report of `unified-clip parity`."""
 
-    schema_: Literal[3] = Field(alias="schema")
+    schema_: Literal[4] = Field(alias="schema")
     verdict: str
     """A sentence about the result of the run."""
 
@@ -298,9 +266,6 @@ class ParityReport(ReportModel):
 
     suite: str
     """The path of the suite, as the user typed it."""
-
-    baseline: list[Change] | None
-    """The changes since the baseline, or null if the run has no baseline."""
 
     processor: str = ""
     """The processor of the run, and the number of its cores."""
@@ -318,7 +283,7 @@ class ParityReport(ReportModel):
     known: list[KnownDifferenceResult]
     cases: list[CaseResult]
     strict: bool = False
-    """Whether the run has the option `--strict`. With this option, failures of the baseline also fail the run."""
+    """Whether the run has the option `--strict`."""
 
     untested: list[str] = Field(default=[])
     """Everything in the suite that no case tests: "unified_clip", lists of gradients, or functions. If this list

@@ -12,7 +12,7 @@ from unified_clip.parity import cli
 from unified_clip.parity.known import entries, match
 from unified_clip.parity.known.accept import accept_differences
 from unified_clip.parity.known.entries import NativeDeviation
-from unified_clip.parity.report import baseline, build
+from unified_clip.parity.report import build
 from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.suite.schema import SuiteError
 
@@ -131,7 +131,6 @@ def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
     (problem,) = strict.problems
     does_not = "the cause is unknown, and `reason` does not explain the difference. Write why"
     assert problem.detail.startswith(f"'numbers differ, and the cause is unknown': {does_not}")
-    assert "incomplete known difference" in baseline.changes(judged, strict)[0].after
     assert build.with_strict(judged, accepting=True).exit_code == 0
 
 

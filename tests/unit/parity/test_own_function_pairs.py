@@ -13,8 +13,8 @@ from support.parity.reports import native, one_case, report
 
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import own_function_pairs
-from unified_clip.parity.report import baseline, build, junit, markdown, page, terminal_case
-from unified_clip.parity.results import CaseResult, FrameworkResult, OwnPair, ParityReport
+from unified_clip.parity.report import junit, markdown, page, terminal_case
+from unified_clip.parity.results import CaseResult, FrameworkResult, OwnPair
 from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.tensors.types import Dense
 
@@ -133,24 +133,3 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
     assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
     text = "\n".join(terminal_case.lines(run))
     assert "your functions for jax and numpy, compared with each other: known, by 50 %" in text
-
-
-def test_junit_skips_a_difference_between_functions_only_if_the_baseline_had_it() -> None:
-    def run(verdict: str) -> ParityReport:
-        pair = OwnPair(left="jax", right="numpy", verdict="different", size=0.5, detail="")
-        problem = "" if verdict == "close" else "numbers differ"
-        jax = native(verdict, 0.5, "value" if problem else "", problem=problem, function="clip.py:f")
-        results = {"jax": FrameworkResult(native=jax), "numpy": FrameworkResult(native=native("equal"))}
-        return report(one_case(**results).model_copy(update={"own_pairs": [pair]}))
-
-    def own_results(judged: ParityReport) -> list[tuple[str, str | None]]:
-        (own,) = [each for each in fromstring(junit.as_xml(judged)) if each.get("name") == "between your functions"]
-        return [(mark.tag, mark.get("message")) for case in own for mark in case]
-
-    passed, failed = run("close"), run("different")
-    words = "different, by 50 %"
-    assert own_results(failed) == [("failure", words)]
-    assert own_results(build.with_changes(failed, baseline.changes(passed, failed))) == [("failure", words)]
-    excused = build.with_changes(failed, baseline.changes(failed, failed))
-    assert own_results(excused) == [("skipped", f"already in the baseline: {words}")]
-    assert own_results(build.with_strict(excused)) == [("failure", words)]

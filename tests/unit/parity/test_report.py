@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_no_part_of_a_report(tmp_path: Path, passed_report: P
     write.write(passed_report, tmp_path)
     sizes = sorted(path.stat().st_size for path in tmp_path.iterdir())
     assert len(sizes) == 4
-    write.remove(tmp_path, None)
+    write.remove(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (sizes[-1] - 1, limits[1]))  # only the largest file does not fit
     try:

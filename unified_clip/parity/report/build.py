@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..._kit.display import counted
-from ..exit_status import always_raising, exit_status, is_different, is_problem
+from ..exit_status import always_raising, exit_status, is_problem
 from ..known import match
 from ..known.entries import ERRORS, NO_REASON, recorded_cause
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import (
     SCHEMA,
     CaseResult,
-    Change,
     Counts,
     KnownDifferenceResult,
     NativeResult,
@@ -24,14 +23,14 @@ from ..results import (
     Result,
     Summary,
 )
-from . import baseline, compared_functions
+from . import compared_functions
 
 
 def build_report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
-    defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
+    defaults |= {"verdict": "", "exit_code": 0, "problems": []}
     result = ParityReport(
         schema=SCHEMA,
         frameworks=list(frameworks),
@@ -40,11 +39,11 @@ def build_report(
         cases=list(cases),
         **defaults | fields,
     )
-    return with_changes(result, None)
+    return with_verdict(result)
 
 
-def with_changes(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    judged = report.model_copy(update={"baseline": changes, "exit_code": exit_status(report, changes)})
+def with_verdict(report: ParityReport) -> ParityReport:
+    judged = report.model_copy(update={"exit_code": exit_status(report)})
     judged = judged.model_copy(update={"problems": _problems(judged)})
     return judged.model_copy(update={"verdict": _verdict_sentence(judged)})
 
@@ -59,7 +58,7 @@ def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityRepor
         return entry.problem or (no_cause.format(entry.incomplete) if entry.incomplete else lacks_reason)
 
     known = [entry.model_copy(update={"problem": problem(entry)}) for entry in report.known]
-    return with_changes(report.model_copy(update={"known": known, "strict": True}), report.baseline)
+    return with_verdict(report.model_copy(update={"known": known, "strict": True}))
 
 
 def notes_on_incomplete_entries(known: Sequence[KnownDifferenceResult]) -> list[str]:
@@ -133,29 +132,10 @@ def _problems(report: ParityReport) -> list[Problem]:
 
     problems.sort(key=rank)
     untested = [Problem(what=f"nothing tests {', '.join(report.untested)}", detail=UNTESTED)] if report.untested else []
-    losses = [
-        (
-            (each.failure,),
-            Problem(
-                what=_place(report, each, with_case=False) or "the suite",
-                detail=each.why,
-                cases=[each.case] if each.case else [],
-            ),
-            None,
-        )
-        for each in baseline.losses(report)
-    ]
-    stale = [_stale(report, known, suffix) for known, suffix in baseline.numbered(report.known) if known.problem]
+    stale = [_stale(known) for known in report.known if known.problem]
     names = _raising_as_listed(report)
     raising = [Problem(what=f"no result of {', '.join(names)} was compared", detail=ALWAYS_RAISES)] if names else []
-    return [*untested, *raising, *problems, *_joined(losses), *stale]
-
-
-def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> str:
-    native = next((case.natives.get(change.framework) for case in report.cases if case.name == change.case), None)
-    is_native = native is not None and change.what == compared_functions.title(NATIVE, native)
-    what = f"{change.what} {native.function}" if native and is_native and native.function else change.what
-    return ", ".join(filter(None, (change.framework, what, change.case if with_case else "")))
+    return [*untested, *raising, *problems, *stale]
 
 
 Key = tuple[object, ...]
@@ -166,7 +146,7 @@ def _joined(failures: Iterable[tuple[Key, Problem, NativeResult | None]]) -> lis
     """Join failures with the same cause. A difference gets the largest size of its cases."""
     joined: dict[Key, tuple[Problem, list[NativeResult]]] = {}
     for key, failure, native in failures:
-        problem, natives = joined.setdefault((failure.what, failure.excused, *key), (failure, []))
+        problem, natives = joined.setdefault((failure.what, *key), (failure, []))
         if problem is not failure:
             problem.cases.extend(failure.cases)
         natives += [native] if native else []
@@ -194,33 +174,29 @@ ALWAYS_RAISES = (
 
 
 def _failures_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Key, Problem, NativeResult | None]]:
-    def problem(what: str, detail: str, place: str, *, is_lost: bool = False, **names: Any) -> Problem:
-        # a baseline excuses no missing result
-        excused = not is_lost and baseline.excuses(report, (names.get("framework", ""), place, case.name))
-        return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **names)
+    def problem(what: str, detail: str, **names: Any) -> Problem:
+        return Problem(what=what, detail=detail, cases=[case.name], **names)
 
     if case.differing_stages:
         what = "results of unified_clip differ between frameworks on the host path"
-        yield tuple(case.differing_stages), problem(what, ", ".join(case.differing_stages), "between frameworks"), None
+        yield tuple(case.differing_stages), problem(what, ", ".join(case.differing_stages)), None
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
             if is_problem(report, framework, each):
                 what, detail = f"{framework}, {TITLES[mode]}, {each.verdict}", _detail(report, framework, each)
                 stages = tuple(stage for stage, size in each.stages.items() if size)
-                failure = problem(what, detail, TITLES[mode], is_lost=each.is_failure, framework=framework, mode=mode)
-                yield (each.cause, stages or detail), failure, None
+                yield (each.cause, stages or detail), problem(what, detail, framework=framework, mode=mode), None
         if native := result.native:
             place = compared_functions.title(NATIVE, native)
             names: dict[str, Any] = {"framework": framework, "mode": NATIVE, "function": native.function}
-            names["is_lost"] = native.is_failure
             if is_problem(report, framework, native):
                 detail = _detail(report, framework, native)
-                yield (detail,), problem(f"{framework}, {place}, {native.verdict}", detail, place, **names), None
+                yield (detail,), problem(f"{framework}, {place}, {native.verdict}", detail, **names), None
             if native.problem:
                 listed = native.problem.partition(match.LISTED)[2]
                 cause = native.detail if native.kind in ERRORS else recorded_cause(native)
                 key = (native.kind, cause, native.not_finite, listed)
-                yield key, problem(f"{framework}, {native.function}", native.problem, place, **names), native
+                yield key, problem(f"{framework}, {native.function}", native.problem, **names), native
 
 
 def next_steps(report: ParityReport) -> list[str]:
@@ -242,12 +218,11 @@ def _is_stale(entry: KnownDifferenceResult) -> bool:
     return bool(entry.problem) and not entry.problem.startswith((NO_CAUSE, NO_REASON))
 
 
-def _stale(report: ParityReport, known: KnownDifferenceResult, suffix: str) -> Problem:
+def _stale(known: KnownDifferenceResult) -> Problem:
     return Problem(
         what=f"known difference {known.framework}, {known.function}",
         detail=f"{known.reason!r}: {known.problem}",
         function=known.function,
-        excused=baseline.excuses(report, (known.framework, f"{baseline.known_title(known)}{suffix}", "")),
     )
 
 
@@ -260,13 +235,9 @@ def _detail(report: ParityReport, framework: str, result: Result) -> str:
 
 def _verdict_sentence(report: ParityReport) -> str:
     absent = report.absent
-    failures, excused = "; ".join(_failures(report)), baseline.excused(report)
     if report.exit_code:
         why = f": {', '.join(absent)} {_are(len(absent))} missing" if {*absent} >= {*report.frameworks} else ""
-        excuse = f". {excused} of these failures {_are(excused)} already in the baseline" if excused else ""
-        return f"FAIL: {failures or f'nothing was compared{why}'}{excuse}."
-    if is_different(report):
-        return f"PASS: The baseline already contains {counted(excused, 'failure')}: {failures}."
+        return f"FAIL: {'; '.join(_failures(report)) or f'nothing was compared{why}'}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     exact = verdicts.count("equal")
@@ -290,13 +261,6 @@ def _verdict_sentence(report: ParityReport) -> str:
         f"Some results of {', '.join(sorted(missing))} are missing": missing,
     }
     return f"PASS: {'. '.join(sentence for sentence, is_true in sentences.items() if is_true)}."
-
-
-SINCE_BASELINE = {
-    "other error": ("known difference", "with an error that differs from"),
-    "other bits": ("result", "with other bits than in"),
-    "not comparable": ("result", "that cannot be compared with"),
-}
 
 
 def _are(number: int) -> str:
@@ -344,10 +308,6 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:
         yield f"{counted(without_reason, 'known difference')} {_has(without_reason)} an unknown cause and no `reason`"
-    for failure, (noun, what) in SINCE_BASELINE.items():
-        if losses := [each for each in baseline.losses(report) if each.failure == failure]:
-            why = f": {losses[0].why.partition('. ')[0]}" if failure == "not comparable" else ""
-            yield f"{counted(len(losses), noun)} {what} the baseline ({_place(report, losses[0])}{why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
     if others_lost:

@@ -19,8 +19,7 @@ def lines(report: ParityReport, root: Path) -> list[str]:
 
 
 def _annotation(problem: Problem, root: Path) -> str:
-    level = "warning" if problem.excused else "error"
-    return annotation(level, safe(markdown.problem_line(problem)), **_place(problem, root), title=safe(problem.what))
+    return annotation("error", safe(markdown.problem_line(problem)), **_place(problem, root), title=safe(problem.what))
 
 
 def _place(problem: Problem, root: Path) -> dict[str, Any]:

@@ -5,30 +5,25 @@ Each combination of a framework and a mode is a test suite, and each case is a t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..._kit.display import safe
 from ..exit_status import always_raising, is_problem
 from ..judge import own_function_pairs
-from ..modes import NATIVE, TITLES
-from ..results import CaseResult, FrameworkResult, NativeResult, OwnPair, ParityReport, Result
-from . import baseline, compared_functions
+from ..modes import TITLES
+from ..results import FrameworkResult, NativeResult, ParityReport, Result
+from . import compared_functions
 from .build import ALWAYS_RAISES, UNTESTED
-
-Losses = Mapping[baseline.Key, str]
-"""{key of a result: why the result is worse than in the baseline}"""
 
 
 def as_xml(report: ParityReport) -> bytes:
     root = Element("testsuites", name="parity")
-    losses = {(each.framework, each.what, each.case): each.why for each in baseline.losses(report)}
     for framework in report.frameworks:
-        _add_framework(root, report, framework, losses)
-    _add_between_frameworks(root, report, losses)
+        _add_framework(root, report, framework)
+    _add_between_frameworks(root, report)
     _add_pairs_of_functions(root, report)
     _add_known_differences(root, report)
-    _add_missing_since_baseline(root, report)
     _add_untested(root, report)
     for suite in list(root):
         if len(suite):
@@ -46,7 +41,7 @@ def as_xml(report: ParityReport) -> bytes:
     return text + b"\n"
 
 
-def _add_framework(root: Element, report: ParityReport, framework: str, losses: Losses) -> None:
+def _add_framework(root: Element, report: ParityReport, framework: str) -> None:
     for mode in TITLES:
         titles = {
             _title(mode, result)
@@ -55,18 +50,15 @@ def _add_framework(root: Element, report: ParityReport, framework: str, losses: 
         }
         for title in sorted(titles):
             suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
-            _add_results(suite, report, framework, mode, title, losses)
+            _add_results(suite, report, framework, mode, title)
 
 
-def _add_between_frameworks(root: Element, report: ParityReport, losses: Losses) -> None:
+def _add_between_frameworks(root: Element, report: ParityReport) -> None:
     suite = SubElement(root, "testsuite", name="between frameworks, host path")
     for row in report.cases:
         case = _case(suite, row.name, "between")
-        if why := losses.get(("", "the exact result", row.name)):
-            _mark(case, "failure", "different", why, "")
-        elif row.differing_stages:
-            message = f"different bits: {', '.join(row.differing_stages)}"
-            _fail(case, report, ("", "between frameworks", row.name), message)
+        if row.differing_stages:
+            _mark(case, "failure", "different", f"different bits: {', '.join(row.differing_stages)}")
 
 
 def _add_pairs_of_functions(root: Element, report: ParityReport) -> None:
@@ -74,26 +66,20 @@ def _add_pairs_of_functions(root: Element, report: ParityReport) -> None:
     for row in report.cases:
         for pair in row.own_pairs:
             case, words = _case(suite, row.name, f"own.{pair.left}.{pair.right}"), own_function_pairs.in_words(pair)
-            if pair.verdict == "different" and _is_excused(report, row, pair):
-                _mark(case, "skipped", pair.verdict, f"already in the baseline: {words}")
-            elif pair.verdict in ("different", "known"):
+            if pair.verdict in ("different", "known"):
                 _mark(case, "failure" if pair.verdict == "different" else "skipped", pair.verdict, words)
 
 
 def _add_known_differences(root: Element, report: ParityReport) -> None:
     suite = SubElement(root, "testsuite", name="known differences")
-    for entry, number in baseline.numbered(report.known):
-        case = _case(suite, f"{entry.function}: {entry.reason}{number}", f"known.{entry.framework}")
+    count = Counter[tuple[str, str]]()
+    for entry in report.known:
+        name = f"{entry.function}: {entry.reason}"
+        count[entry.framework, name] += 1
+        number = count[entry.framework, name]
+        case = _case(suite, f"{name} ({number})" if number > 1 else name, f"known.{entry.framework}")
         if entry.problem:
-            _fail(case, report, (entry.framework, f"{baseline.known_title(entry)}{number}", ""), entry.problem)
-
-
-def _add_missing_since_baseline(root: Element, report: ParityReport) -> None:
-    suite = SubElement(root, "testsuite", name="since the baseline")
-    for change in baseline.losses(report):
-        if change.kind in baseline.LOST:
-            what = ", ".join(filter(None, (change.framework, change.what, change.case)))
-            _mark(_case(suite, what, "baseline"), "failure", change.kind, change.why, "")
+            _mark(case, "failure", "different", entry.problem)
 
 
 def _add_untested(root: Element, report: ParityReport) -> None:
@@ -109,42 +95,24 @@ def _title(mode: str, result: Result) -> str:
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
 
 
-def _add_results(suite: Element, report: ParityReport, framework: str, mode: str, title: str, losses: Losses) -> None:
+def _add_results(suite: Element, report: ParityReport, framework: str, mode: str, title: str) -> None:
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
         if result is None or _title(mode, result) != title:
             continue
         case = _case(suite, row.name, f"{framework}.{mode}", result.seconds)
         numbers = "\n".join(compared_functions.numbers(result))
-        key = (framework, compared_functions.title(mode, result), row.name)
         is_wrong = is_problem(report, framework, result)
         if result.is_failure:
             _mark(case, "error" if is_wrong else "skipped", result.verdict, result.detail, numbers)
         elif isinstance(result, NativeResult) and result.problem:
-            _fail(case, report, key, result.problem, numbers)
+            _mark(case, "failure", "different", result.problem, numbers)
         elif is_wrong:
-            _fail(case, report, key, result.detail, numbers)
-        elif why := losses.get(key):
-            _mark(case, "failure", "different", why, numbers)
-
-
-def _is_excused(report: ParityReport, row: CaseResult, pair: OwnPair) -> bool:
-    natives = {name: native for name, native in row.natives.items() if name in (pair.left, pair.right)}
-    places = [
-        (name, compared_functions.title(NATIVE, native), row.name) for name, native in natives.items() if native.problem
-    ]
-    return bool(places) and all(baseline.excuses(report, place) for place in places)
+            _mark(case, "failure", "different", result.detail, numbers)
 
 
 def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Element:
     return SubElement(suite, "testcase", classname=group, name=name, time=f"{seconds:.3f}")
-
-
-def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    if baseline.excuses(report, key):
-        _mark(case, "skipped", "different", f"already in the baseline: {message}", numbers)
-    else:
-        _mark(case, "failure", "different", message, numbers)
 
 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:

@@ -11,7 +11,7 @@ from ..._kit import markdown
 from ..known.entries import KINDS, SIZED
 from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import CaseResult, Counts, FrameworkResult, OwnPair, ParityReport, Problem, UnifiedClipResult
-from . import build, change_rows, compared_functions
+from . import build, compared_functions
 
 NOTHING = "-"
 
@@ -57,8 +57,6 @@ def glance(report: ParityReport) -> list[str]:
     if report.exit_code == 0 and not differ and len(on_host) > 1:
         which = "all frameworks" if len(on_host) == len(report.frameworks) else ", ".join(on_host)
         lines.append(f"On the host path, {which} gave the same bits.")
-    if report.baseline is not None:
-        lines.append(change_rows.headline(report.baseline))
     return [*lines, *report.notes]
 
 
@@ -92,8 +90,7 @@ def problem_line(problem: Problem) -> str:
 def _finding(problem: Problem) -> str:
     names = problem.cases
     cases = f"{len(names)} cases, first: {names[0]}" if len(names) > 1 else "".join(f"Case: {name}" for name in names)
-    excused = "already in the baseline: " if problem.excused else ""
-    return ". ".join(filter(None, (f"{excused}{problem.detail}".removesuffix("."), cases)))
+    return ". ".join(filter(None, (problem.detail.removesuffix("."), cases)))
 
 
 def own_pairs_lines(report: ParityReport) -> list[str]:
@@ -192,7 +189,6 @@ def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
     sections = [
         ("Problems", build.next_steps(report), problems),
         ("At a glance", [], [f"- {markdown.inline(line)}" for line in glance(report)]),
-        ("Since the baseline", [], markdown.rows(change_rows.HEADER, change_rows.rows(report.baseline or []))),
         (
             "Your functions compared with each other",
             [OWN_PAIRS],

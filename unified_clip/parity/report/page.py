@@ -18,7 +18,7 @@ from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
-from . import build, change_rows, compared_functions
+from . import build, compared_functions
 from .markdown import OWN_PAIRS_HEADER, own_pairs_lines, own_pairs_rows, size
 
 
@@ -144,7 +144,6 @@ class PageView:
 
 def render(report: ParityReport, ported: Any = None) -> str:
     report = report.safe()
-    changes = [] if report.baseline is None else [change_rows.headline(report.baseline)]
     page: str = _template("page.html").render(
         report=report,
         view=PageView(report),
@@ -153,10 +152,8 @@ def render(report: ParityReport, ported: Any = None) -> str:
         sides=dict([("exact", "exact"), *SIDES.items()]),
         meanings=VERDICTS,
         kinds=KINDS,
-        notes=[compared_functions.line(report), *own_pairs_lines(report), *changes, *report.notes],
+        notes=[compared_functions.line(report), *own_pairs_lines(report), *report.notes],
         next_steps=build.next_steps(report),
-        changes=change_rows.rows(report.baseline or []),
-        change=change_rows.HEADER,
         pairs=own_pairs_rows(report),
         pair=OWN_PAIRS_HEADER,
         native=NATIVE,

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..._kit.display import as_started, cell
 from ..results import ParityReport
-from . import build, change_rows, markdown
+from . import build, markdown
 
 MOST_LINES = 40
 """More lines on problems would hide the verdict above them."""
@@ -34,13 +33,6 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
         console.print(Text(annotation), soft_wrap=True)
     for line in [*(lines if annotations is None else ()), *(() if accepting else build.next_steps(report))]:
         console.print(cell(as_started(line)), soft_wrap=True)
-    if report.baseline:
-        table = Table(caption="Since the baseline.", caption_justify="left")
-        for title in change_rows.HEADER:
-            table.add_column(cell(title))
-        for row in change_rows.rows(report.baseline):
-            table.add_row(*map(cell, row))
-        console.print(table)
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
     for line in [*markdown.glance(report), where]:
         console.print(cell(line), soft_wrap=True)

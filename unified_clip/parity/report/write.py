@@ -16,15 +16,11 @@ from . import junit, markdown, page
 FILES = ("parity.json", "index.html", "parity.md", "parity.xml")
 
 
-def remove(out: Path, keep: Path | None) -> None:
-    """Remove the files of an earlier report: a user could take them for files of this run.
-
-    keep: A file to keep, such as the baseline.
-    """
+def remove(out: Path) -> None:
+    """Remove the files of an earlier report: a user could take them for files of this run."""
     for path in (out / name for name in FILES):
         try:
-            if not (keep and keep.exists() and path.exists() and path.samefile(keep)):
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise atomic_files.unwritable(path, error) from None
 
