@@ -53,26 +53,26 @@ def replaced(text: str, name: str, table: str) -> str:
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    titles = dict.fromkeys(entry["title"] for entry in report["known"] if entry["listed_size"] is not None)
+    titles = dict.fromkeys(title(entry) for entry in report["known"] if entry["listed_size"] is not None)
     differing = {entry["framework"] for entry in report["known"]}
     columns = [framework for framework in report["frameworks"] if framework in differing]
     rows = []
-    for title in titles:
-        entries = [entry for entry in report["known"] if entry["title"] == title]
+    for row in titles:
+        entries = [entry for entry in report["known"] if title(entry) == row]
         cells = [
             ", ".join(dict.fromkeys(describe(entry) for entry in entries if entry["framework"] == framework))
             for framework in columns
         ]
-        rows.append([title, *cells])
+        rows.append([row, *cells])
     return markdown.table(["", *(report["titles"][framework] for framework in columns)], rows)
 
 
 def details(report: Mapping[str, Any]) -> str:
-    titles = dict.fromkeys(entry["title"] for entry in report["known"])
-    entries = [entry for title in titles for entry in report["known"] if entry["title"] == title]
+    titles = dict.fromkeys(title(entry) for entry in report["known"])
+    entries = [entry for row in titles for entry in report["known"] if title(entry) == row]
     rows: dict[tuple[str, ...], list[Entry]] = {}  # entries that differ only in their size and cases share a row
     for e in entries:
-        rows.setdefault((e["title"], report["titles"][e["framework"]], f"`{e['function']}`", why(e)), []).append(e)
+        rows.setdefault((title(e), report["titles"][e["framework"]], f"`{e['function']}`", why(e)), []).append(e)
     lines = [
         [
             *words,
@@ -85,8 +85,12 @@ def details(report: Mapping[str, Any]) -> str:
     return markdown.table(["what differs", "framework", "function", "by", "cases", "why"], lines)
 
 
+def title(entry: Entry) -> str:
+    return str(entry["reason"]).partition(": ")[0]
+
+
 def why(entry: Entry) -> str:
-    return f"{entry['reason']} ({entry['versions']})" if entry["versions"] else str(entry["reason"])
+    return str(entry["reason"]).partition(": ")[2]
 
 
 def describe(entry: Entry) -> str:

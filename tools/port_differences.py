@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     ported = {differences.framework_of(function) for function in catalog.names("measured")}
     largest = merged(
-        [entry(known) for known in entries.read(options.known) if known.framework in ported and known.kind in SIZED]
+        [entry(known) for known in entries.read(options.known) if known.framework in ported and not known.parts[0]]
     )
     data = {"rounding": TOLERANCE, "known": [plain_json.plain(difference) for difference in largest]}
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
@@ -43,15 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry(known: entries.KnownDifference) -> dict[str, Any]:
-    size = math.inf if known.not_finite else max(known.listed_sizes)
+    size = known.parts[1]
+    when, _, why = known.reason.partition(": ")
     return {
         "framework": known.framework,
         "function": known.function,
         "size": size,
         "by": entries.size_in_words(size),
-        "when": known.title,
-        "why": known.reason,
-        "versions": known.versions,
+        "when": when,
+        "why": why,
+        "versions": "",
     }
 
 

@@ -28,7 +28,6 @@ KNOWN = """
     [[known]]
     framework = "jax"
     function = "optax.clip_by_global_norm"
-    kind = "value"
     size = 0.5
     cases = ["*"]
     reason = "it is so"

@@ -224,7 +224,6 @@ def test_the_page_lists_the_inputs_of_the_action() -> None:
 def test_the_workflow_on_the_page_uses_inputs_of_the_action() -> None:
     inputs = inputs_of_the_page()
     assert inputs.keys() <= ACTION["inputs"].keys()
-    assert (inputs["extra-args"] in JOB["script"][1], inputs["extra-args"]) == (True, "--strict")
 
 
 def inputs_of_the_page() -> dict[str, str]:

@@ -49,9 +49,9 @@ def test_an_option_of_another_mode_is_an_error_that_names_both(
 
 
 def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["parity", "--case", "a", "--accept", "--strict"]) == 2
+    assert cli.main(["parity", "--case", "a", "--accept", "--ported", "p.json"]) == 2
     mode = "unified-clip parity without --case"
-    message = f"--accept, --strict apply to {mode} only. Remove them, or use {mode}."
+    message = f"--accept, --ported apply to {mode} only. Remove them, or use {mode}."
     assert message in capsys.readouterr().err
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -166,13 +165,12 @@ def covers(entry: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
 
 def deviation(entry: Mapping[str, Any]) -> list[str]:
     names = dict.fromkeys(function.get("known", function["name"]) for function in FUNCTIONS if covers(entry, function))
-    if "not_finite" in entry:
-        size = size_in_words(math.inf)
-    else:
-        size = size_in_words(entry["size"]) if "size" in entry else WITHOUT_SIZE[entry["kind"]]
+    size, (title, _, reason) = entry["size"], entry["reason"].partition(": ")
+    if not reason:  # MLX has no titles
+        title, reason = ", ".join(case.strip("*: ") for case in entry["cases"]), title
     return [
-        entry.get("title") or ", ".join(case.strip("*: ") for case in entry["cases"]),
-        size,
+        title,
+        WITHOUT_SIZE[size.partition(" ")[0]] if isinstance(size, str) else size_in_words(size),
         ", ".join(f"`{name}`" for name in names),
-        entry["reason"],
+        reason,
     ]

@@ -189,18 +189,6 @@ def consistent_causes(
     }
 
 
-def possible_kinds(call: Observation) -> set[str]:
-    """Return the kinds of all causes that fit a call. Further calls may contradict some of these causes."""
-    this = _Call("", call)
-    with np.errstate(all="ignore"):
-        kinds: set[str] = {this.cause.kind} if this.cause else set()
-        if this.is_regular:
-            kinds |= {each.kind for fitting in _fitting(this, is_alone=False) for each in fitting}
-            if all(each.low <= each.high * (1 + this.slack) for each in call.scalings.values()):
-                kinds |= {*OF_COEFFICIENT}
-    return kinds
-
-
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
     diagnosis = _diagnose_among(this, everything, failing)
     rest = [each for each in everything if each.is_single != this.is_single and each.is_regular]

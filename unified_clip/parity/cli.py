@@ -12,14 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import DIFFERENT, UsageError, interrupted, reject
+from .._command import UsageError, interrupted, reject
 from .._command.mode_options import check_modes
 from .._command.parser import FORMATS, comma_separated
 from .._command.progress import busy, progress
 from .._kit import atomic_files
-from .._kit.display import as_started, counted, enumeration, safe
+from .._kit.display import as_started, enumeration, safe
 
 if TYPE_CHECKING:
+    from .known.entries import KnownDifference
     from .results import ParityReport
     from .suite.load import Suite
 
@@ -63,11 +64,6 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "update the suite's list of known differences, such as known.toml, to match this run",
     },
-    "--strict": {
-        "action": "store_true",
-        "help": "also fail the run if a known difference has no `cause`, or if its cause is unknown and `reason` "
-        "is missing",
-    },
     "--format": {
         "choices": ("text", "github"),
         "help": f"print {FORMATS['text']} or {FORMATS['github']} (default: text)",
@@ -82,7 +78,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
 
 RUN_ONLY = tuple(option for option in RUN_OPTIONS if option != "--frameworks")
 
-WHOLE_RUN = ("out", "accept", "strict", "format", "ported")
+WHOLE_RUN = ("out", "accept", "format", "ported")
 """`--case` rejects these options, because they need the results of all cases."""
 
 
@@ -114,7 +110,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     )
     for option, settings in RUN_OPTIONS.items():
         parity.add_argument(option, **settings)
-    for option in ("--baseline", "--strict-bits"):
+    for option in ("--baseline", "--strict", "--strict-bits"):
         parity.add_argument(option, dest=argparse.SUPPRESS, action=_Retired, nargs="?", help=argparse.SUPPRESS)
     parity.set_defaults(run=partial(run, read_ported=read_ported))
     init = parity.add_subparsers(metavar="init").add_parser("init", help="write a small suite into this repository")
@@ -216,20 +212,18 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
 
     The file of `--ported` is read before the run, so that an invalid file is reported at once.
     """
-    from .report import build, github, terminal, write
+    from .report import github, terminal, write
 
     ported = read_ported(options.ported) if options.ported else None
     atomic_files.make_directory(out)
     atomic_files.check_writable(out / "parity.json")
     report = _run(suite)
-    if options.strict:
-        report = build.with_strict(report, accepting=options.accept)
     write.write(report, out, ported)
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
         annotations = github.lines(report, suite.root) if options.format == "github" else None
         terminal.show(report, out, annotations, accepting=options.accept)
     if options.accept and suite.known_file:
-        return _accept(report, suite.known_file)
+        return _accept(report, suite.known_file, suite.known or [])
     return report.exit_code
 
 
@@ -254,11 +248,10 @@ def _suite(options: argparse.Namespace) -> Suite:
     return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)
 
 
-def _accept(report: ParityReport, path: Path) -> int:
+def _accept(report: ParityReport, path: Path, known: Sequence[KnownDifference]) -> int:
     from . import exit_status
     from .known import entries
     from .known.accept import accept_differences
-    from .report import build
 
     is_different = exit_status.unified_clip_is_different(report)
     if is_different or exit_status.is_incomplete(report):
@@ -267,18 +260,15 @@ def _accept(report: ParityReport, path: Path) -> int:
         remedy = "Correct the problems that the report lists in parity.md. Then run the command with --accept again."
         reject(UsageError(f"{message}. {remedy}", "UC303"))
         return report.exit_code
-    changes = accept_differences(path, report)
+    changes = accept_differences(path, known, report)
     counts = ", ".join(f"{count} {name}" for name, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read the file before you commit it."))
-    lacking = sum(entry.lacks_reason for entry in entries.read(path))
-    fails = report.strict and lacking > 0
-    if report.exit_code and not fails:
+    if lacking := [entry.place for entry in entries.read(path) if not entry.reason]:
+        more = f", and {len(lacking) - 1} more" if lacking[1:] else ""
+        print(safe(f"Write why you accept the difference into `reason`: {lacking[0]}{more}. Until then, a run fails."))
+    elif report.exit_code:
         print(
             "ACCEPTED: the list of known differences now matches this run. A run with the same results passes. The "
             "report of this run still contains the accepted failures."
         )
-    if lacking:
-        has = "has" if lacking == 1 else "have"
-        what = f"{counted(lacking, 'known difference')} {has} an unknown cause and no `reason`"
-        print(safe(f"{path}: {what}. {build.WRITE_REASON}. With --strict, the next run fails if a reason is missing."))
-    return report.exit_code or DIFFERENT if fails else 0
+    return 0

@@ -185,36 +185,14 @@ class KnownDifferenceResult(ReportModel):
     """The largest size that the entry lists. For a difference with inf or NaN, the value is inf. The value is null if
     the entry has no size, or if no result matches the entry."""
 
-    listed_sizes: dict[str, Real] = Field(default={})
-    """{case: size in the entry}. Empty if the entry has one size for all cases."""
-
     size: Real | None
     """The largest size in this run, or inf for a difference with inf or NaN."""
 
-    finite_size: Real = 0.0
-    """The largest relative difference from the exact result in this run, without inf and NaN."""
-
-    not_finite: NotFinite = ""
-    """The parts of the result in which inf or NaN are at other positions than in the exact result."""
-
-    cause: str = ""
-    """The causes in the entry, separated by commas. If the entry has no cause, the text is empty."""
-
-    incomplete: str = ""
-    """The line to add to an entry without the key `cause`. The text is empty if the entry is complete."""
-
     reason: str
-    versions: str
-    """The versions that have the difference, such as "torch>=2.8,<2.13". An empty string means all versions."""
-
-    title: str
     problem: str
     """The reason why the entry fails the run. For an entry without a problem, the text is empty."""
 
     cases: list[str]
-    is_outdated: bool = Field(default=False, exclude=True)
-    """Whether a pattern in the entry's `cases` matches no case with this difference."""
-
     entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
     """The entry of known.toml, or None if the report was read from parity.json."""
 
@@ -282,9 +260,6 @@ class ParityReport(ReportModel):
     problems: list[Problem]
     known: list[KnownDifferenceResult]
     cases: list[CaseResult]
-    strict: bool = False
-    """Whether the run has the option `--strict`."""
-
     untested: list[str] = Field(default=[])
     """Everything in the suite that no case tests: "unified_clip", lists of gradients, or functions. If this list
     is not empty, the run fails."""

@@ -49,8 +49,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         framework = suite.frameworks[name]
         # with --case, the cause of every difference is printed
         listed = [] if suite.chosen_cases else suite.known or []
-        # entries with `versions` may not apply, so they do not stop the search for a cause
-        known = [entry for entry in listed if entry.framework == name and not entry.versions]
+        known = [entry for entry in listed if entry.framework == name]
         return run_worker.run_worker(
             run_worker.command(*suite.worker_arguments(name)),
             items,
@@ -63,9 +62,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     results = _run_workers(suite, expected, work)
     notes = _notes_on_run(suite, results)
     by_case = {name: each.by_case for name, each in results.items()}
-    choose_causes(suite.cases, expected, by_case, suite.known or [], are_chosen=bool(suite.chosen_cases))
+    choose_causes(suite.cases, expected, by_case, suite.known or [])
     known = _judge_natives(suite, results)
-    notes += [] if suite.accepting else build.notes_on_incomplete_entries(known)
     cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]
     notes += own_function_pairs.uncompared(cases, suite.frameworks)
     return build.build_report(
@@ -227,12 +225,11 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
                 natives[framework, name] = judged.native
     compared = {name for name, framework in suite.frameworks.items() if NATIVE in framework.modes}
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in compared]
-    versions = {framework: each.versions for framework, each in results.items()}
-    judgements, entries = match.match_deviations(known, natives, versions)
+    judgements, entries = match.match_deviations(known, natives)
     for place, (verdict, problem) in judgements.items():
         natives[place].verdict, natives[place].problem = verdict, problem
     if suite.chosen_cases:  # a case that does not run may show the difference
-        entries = [entry.model_copy(update={"problem": ""}) for entry in entries if entry.cases]
+        entries = [entry.model_copy(update={"problem": ""}) for entry in entries]
     return [entry for entry in entries if entry.framework in complete]
 
 

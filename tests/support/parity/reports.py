@@ -70,7 +70,7 @@ def native(
 
 def known(problem: str = "", size: float | None = 0.01, **fields: Any) -> KnownDifferenceResult:
     entry = {"framework": "torch", "function": "clip", "kind": "value", "listed_size": size, "size": size}
-    entry |= {"reason": "so", "versions": "", "title": "", "problem": problem, "cases": ["one"]}
+    entry |= {"reason": "so", "problem": problem, "cases": ["one"]}
     return KnownDifferenceResult(**entry | fields)
 
 

@@ -153,7 +153,6 @@ KNOWN = """
 [[known]]
 framework = "torch"
 function = "torch.get_total_norm"
-kind = "value"
 size = {size}
 cases = ["worked example: *", "<script>*"]
 reason = "it is half as large again"

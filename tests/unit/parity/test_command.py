@@ -116,14 +116,6 @@ def test_a_stale_list_of_known_differences_fails_the_run() -> None:
     assert report_with_verdicts("equal", "equal", known=[STALE]).exit_code == 1
 
 
-def test_the_report_has_the_versions_of_a_known_difference(tmp_path: Path) -> None:
-    write.write(
-        report_with_verdicts("equal", "equal", known=[known(reason="it is so", versions="torch>=2.13")]), tmp_path
-    )
-    assert "| it is so (torch>=2.13) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
-    assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.13"
-
-
 def test_a_framework_may_be_missing_if_the_suite_allows_it() -> None:
     assert report_with_verdicts("equal", "missing", may_be_missing=["torch"]).exit_code == 0
     report = report_with_verdicts("equal", "missing", may_be_missing=["numpy"])
@@ -222,23 +214,13 @@ def test_a_difference_of_a_framework_function_alone_fails_the_run(tmp_path: Path
     assert [row[1:] for row in markdown.rows(run, markdown.unified_clip)] == [[markdown.NOTHING]]
 
 
-@pytest.mark.nightly
-def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path: Path) -> None:
-    entry = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'returns'\ncases = ['*']\nreason = 'so'\n"
-    known = f"{entry}versions = 'torch>=2'\n{entry}versions = 'torch<2'\n"
-    where = suite(tmp_path, NEGATIVE, known, frameworks="[frameworks.torch]\nmodes = ['native']")
-    run = run_suite.run(suites.read(where))
-    assert run.exit_code == 0
-    assert [entry.versions for entry in run.known] == ["torch>=2"]
-
-
 def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         run_worker, "command", lambda framework, python: [python, "-c", "import os; os._exit(3)", framework]
     )
-    known = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'raises'\ncases = ['*']\nreason = 'so'"
+    known = "[[known]]\nframework = 'torch'\nfunction = '*'\nsize = 'raises KeyError'\ncases = ['*']\nreason = 'so'"
     where = suite(tmp_path, ONE_CASE, known, frameworks="[frameworks.torch]")
     assert run_suite.run(suites.read(where)).exit_code == 3
 

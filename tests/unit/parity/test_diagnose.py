@@ -279,7 +279,7 @@ def test_an_unlisted_difference_of_a_frameworks_function_has_its_cause() -> None
     outcome = dataclasses.replace(clip_with_mistake(PER_TENSOR, Mistake(total_norm=True)), name="native")
     native = judge_result(WorkItem(NATIVE, PER_TENSOR), oracle.expect(PER_TENSOR), outcome, FrameworkTable(), ()).native
     assert native is not None
-    judgements, _ = match.match_deviations([], {("torch", PER_TENSOR.name): native}, {"torch": {}})
+    judgements, _ = match.match_deviations([], {("torch", PER_TENSOR.name): native})
     assert judgements["torch", PER_TENSOR.name][1].startswith(
         "as if each gradient were clipped by the total norm instead of its own norm (numbers differ by "
     )

@@ -337,7 +337,6 @@ KNOWN = """
     [[known]]
     framework = "numpy"
     function = "f"
-    kind = "value"
     size = 0.1
     cases = ["*"]
     reason = "it is so"
@@ -347,32 +346,15 @@ KNOWN = """
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('kind = "value"', 'kind = "odd"'), "known.toml, line 5, known 1, kind: it is 'odd'. Give 'value', 'touched'"),
-        (
-            ("size = 0.1", ""),
-            "known.toml, line 5, known 1, kind: kind = 'value' needs size or not_finite. Add the largest",
-        ),
-        (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' does not allow size. Remove size"),
-        (
-            ('kind = "value"', 'kind = "raises"\nnot_finite = "norm"'),
-            "does not allow size or not_finite. Remove size and not_finite",
-        ),
+        (("size = 0.1", "size = 'odd'"), "known.toml, line 5, known 1, size: it is 'odd'. Give a number, inf for inf"),
+        (("size = 0.1", "size = 'form odd'"), "known 1, size: it is 'form odd'. Give the largest relative difference"),
+        (("size = 0.1", "size = -0.1"), "known 1, size: it is -0.1. Give the largest relative difference"),
+        (("size = 0.1", ""), "known 1: the key `size` is missing"),
+        (("size = 0.1", "size = 0.1\n    within = 4.0"), "known.toml, line 2, known 1: an earlier version wrote this"),
         (
             ('framework = "numpy"', 'framework = "caffe"'),
             "suite.toml: the entry of 'f' in known.toml names the framework 'caffe', but the suite has no such "
             "framework.",
-        ),
-        (
-            ("size = 0.1", 'size = 0.1\nversions = ">2.1"'),
-            "known 1, versions: it is '>2.1'. Give a package and its versions",
-        ),
-        (
-            ("size = 0.1", 'size = 0.1\nversions = "numpy"'),
-            "known 1, versions: it is 'numpy'. Add the versions, as in numpy>=2.8",
-        ),
-        (
-            ("size = 0.1", 'size = 0.1\nversions = "numpy[x]>2"'),
-            "known 1, versions: .*Write numpy>2, without extras and markers",
         ),
     ],
 )

@@ -192,7 +192,7 @@ def test_a_function_that_always_raises_fails_the_run_and_is_not_accepted(
     known = where / "known.toml"
     assert ("RuntimeError" in known.read_text(encoding="utf-8")) == is_compared
     known.write_text(
-        "[[known]]\nframework = 'numpy'\nfunction = 'clip.py:raising'\nkind = 'raises'\ncause = 'RuntimeError'\n"
+        "[[known]]\nframework = 'numpy'\nfunction = 'clip.py:raising'\nsize = 'raises RuntimeError'\n"
         "cases = ['*']\nreason = 'no device'\n",
         encoding="utf-8",
     )

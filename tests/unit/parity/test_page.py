@@ -55,7 +55,7 @@ def test_texts_of_suites_and_workers_are_escaped(failed_report: Any, html: str) 
     result = failed_report["cases"][0]["frameworks"]["torch"]["native"]
     data = {**failed_report, "verdict": f"FAIL: {evil}", "versions": {evil: evil}, "titles": {"torch": evil}}
     data["problems"] = [{"what": evil, "detail": evil, "framework": None, "mode": None, "cases": []}]
-    texts = dict.fromkeys(("framework", "function", "reason", "versions", "problem"), evil)
+    texts = dict.fromkeys(("framework", "function", "reason", "problem"), evil)
     data["known"] = [known(**texts, cases=[]).as_json()]
     data["notes"] = [evil]
     data["cases"] = [{**failed_report["cases"][0], "name": evil, "frameworks": {"torch": {"native": {**result}}}}]
@@ -78,11 +78,6 @@ def test_a_framework_function_without_numbers_has_its_kind(failed_report: Any) -
 def test_the_page_has_notes(failed_report: Any) -> None:
     page_html = render_page({**failed_report, "notes": ["The process of torch printed 'hello'."]})
     assert "The process of torch printed &#39;hello&#39;." in page_html
-
-
-def test_known_differences_are_shown_with_their_versions(failed_report: Any) -> None:
-    entry = known(reason="why", versions="torch<3", cases=[])
-    assert "why (torch&lt;3)" in render_page({**failed_report, "known": [entry.as_json()]})
 
 
 def test_equal_results_have_no_details_to_open(failed_report: Any, html: str) -> None:

@@ -13,12 +13,12 @@ from threading import Lock
 from typing import Any
 
 from ...causes.cause import Cause
-from ...causes.consistent_causes import consistent_causes, possible_kinds
+from ...causes.consistent_causes import consistent_causes
 from ...causes.observation import Observation
 from ..call_outcome import CallOutcome, Failure
 from ..elements import WorstElement
 from ..known import measure
-from ..known.entries import ANY, UNKNOWN, WITH_NUMBERS, KnownDifference, NativeDeviation
+from ..known.entries import WITH_NUMBERS, KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..results import NativeResult, UnifiedClipResult
 from ..suite.case import Case
@@ -107,8 +107,12 @@ def _needs_no_cause(
     is_only_form = deviation.kind == "form" and shapes[0] == shapes[1]
     if (is_only_form and not (deviation.finite_size or deviation.not_finite)) or deviation.kind not in WITH_NUMBERS:
         return True
-    entries = (each for each in known if ANY in each.causes and each.covers(each.framework, case.name, deviation))
-    return any(entry.bounds(case.name, deviation.finite_size) for entry in entries)
+    # the reason in the list explains a known difference of a framework's function
+    return ".py:" not in deviation.function and _is_known(case.name, deviation, known)
+
+
+def _is_known(case: str, deviation: NativeDeviation | NativeResult, known: Sequence[KnownDifference]) -> bool:
+    return any(each.is_for(each.framework, case, deviation) and each.bounds(deviation) for each in known)
 
 
 def worst_elements(
@@ -129,12 +133,7 @@ def choose_causes(
     expected: Callable[[Case], Expected],
     results: Mapping[str, Results],
     known: Sequence[KnownDifference] = (),
-    *,
-    are_chosen: bool = False,
 ) -> None:
-    """are_chosen: Whether the user chose the cases with `--case`. The other cases may rule out a cause, so the cause
-    of a known difference is preferred if it fits the chosen cases.
-    """
     for framework, of_framework in results.items():
         for calls, differing in _by_function(cases, expected, of_framework):
 
@@ -142,22 +141,14 @@ def choose_causes(
                 name: str, cause: Cause, framework: str = framework, of_framework: Results = of_framework
             ) -> bool:
                 native = of_framework[NATIVE, name].native
-                return native is not None and cause.kind in _listed_causes(framework, name, native, known)
+                listed = [entry for entry in known if entry.framework == framework]
+                return native is not None and _is_known(name, native, listed)
 
             for name, diagnosis in consistent_causes(calls, differing, is_known).items():
                 native, cause = of_framework[NATIVE, name].native, diagnosis.cause
                 assert native
                 native.cause, native.cause_kind = (cause.sentence, cause.kind) if cause else ("", "")
                 native.contradiction = diagnosis.contradiction
-                if are_chosen and (listed := _listed_causes(framework, name, native, known)):
-                    possible = {native.cause_kind or UNKNOWN, UNKNOWN, *possible_kinds(calls[name])}
-                    kind = next((each for each in listed if each in possible), native.cause_kind)
-                    native.cause_kind = "" if kind == UNKNOWN else kind
-
-
-def _listed_causes(framework: str, case: str, native: NativeResult, known: Sequence[KnownDifference]) -> list[str]:
-    entries = [each for each in known if each.is_for(framework, case, native) and each.not_finite == native.not_finite]
-    return [cause for each in entries if each.bounds(case, native.finite_size) for cause in each.causes]
 
 
 def _by_function(

@@ -1,24 +1,24 @@
-"""Write the differences of a run into a suite's list of known differences, for `unified-clip parity --accept`.
-
-updated_entries.py changes existing entries, and new_entries.py writes entries for new differences.
-"""
+"""Write the differences of a run into a suite's list of known differences, for `unified-clip parity --accept`."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tomlkit
-from tomlkit.items import AoT
+from tomlkit.items import AoT, Table
 
 from ..._kit import atomic_files
 from ..results import NativeResult, ParityReport
-from .entries import KnownDifference
+from .entries import FACTOR, KINDS, SIZED, KnownDifference, as_size, is_earlier, is_match, parts
 from .match import Place
-from .new_entries import new_entries
-from .updated_entries import differences_of, update_entries
+
+ONE_SIZE = 10
+"""If the sizes of two differences differ by more than this factor, they get different entries. A size covers every
+smaller size, too: a large difference of one case must not hide the growth of another."""
 
 
 class Changes(NamedTuple):
@@ -28,44 +28,117 @@ class Changes(NamedTuple):
     added: int
 
 
-def accept_differences(path: Path, report: ParityReport) -> Changes:
-    """Update the list of known differences. Correct entries and all comments stay unchanged.
+Differences = Mapping[Place, NativeResult]
 
-    If only the size or the cases of an entry are stale, update the entry instead of removing it.
+
+def accept_differences(path: Path, known: Sequence[KnownDifference], report: ParityReport) -> Changes:
+    """Update the list of known differences. Entries that are still right, and all comments, stay unchanged.
+
+    known: The entries of the list, without entries that an earlier version wrote.
     """
     document = tomlkit.parse(atomic_files.read_text(path)) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
-    old = [table.unwrap() for table in tables]
-    updates = update_entries(tables, *_correct_and_stale(report, differences_of(report)), report)
-    added = new_entries(updates.unlisted, old)
-    kept = len(tables) - len(updates.stale) - updates.changed
-    for index in reversed(range(len(tables))):
-        for table in reversed([each for place, each in updates.more if place == index]):
-            tables.insert(index + 1, table)
-        if index in updates.stale:
-            del tables[index]
+    differences = _differences(report)
+    judged = {entry.framework for entry in report.known}
+    earlier = [table.unwrap() for table in tables if is_earlier(table)]
+    listed = {
+        place
+        for place, each in differences.items()
+        if any(entry.is_for(*place, each) and entry.bounds(each) for entry in known)
+    }
+    places = set(listed)
+    stale, changed, entries = list[int](), 0, iter(known)
+    for index, table in enumerate(tables):
+        if is_earlier(table):
+            stale.append(index)
+        elif (entry := next(entries)).framework in judged:
+            covered = {
+                place: each
+                for place, each in differences.items()
+                if entry.is_for(*place, each) and entry.bounds(each, FACTOR if place in listed else FACTOR * ONE_SIZE)
+            }
+            if covered:
+                places |= covered.keys()
+                changed += _update(table, entry, covered)
+            else:
+                stale.append(index)
+    kept = len(tables) - len(stale) - changed
+    for index in reversed(stale):
+        del tables[index]
+    added = _new_entries({place: each for place, each in differences.items() if place not in places}, earlier)
     for table in added:
         tables.append(table)
     if not tables:
         del document["known"]  # `known = []` would be in the way of later [[known]] tables
-    atomic_files.write(path, _with_blank_lines(tomlkit.dumps(document)))
-    return Changes(kept, updates.changed, len(updates.stale), len(updates.more) + len(added))
+    atomic_files.write(path, re.sub(r"^([^#\n].*\n)(?=\[\[known\]\])", r"\1\n", tomlkit.dumps(document), flags=re.M))
+    return Changes(kept, changed, len(stale), len(added))
 
 
-def _correct_and_stale(
-    report: ParityReport, differences: Mapping[Place, NativeResult]
-) -> tuple[list[KnownDifference], list[KnownDifference]]:
-    correct, stale = list[KnownDifference](), list[KnownDifference]()
-    for result in report.known:
-        if result.entry:
-            natives = (native for place, native in differences.items() if result.entry.covers(*place, native))
-            is_correct = not (result.problem or result.is_outdated or any(native.problem for native in natives))
-            (correct if is_correct else stale).append(result.entry)
-    return correct, stale
+def _differences(report: ParityReport) -> dict[Place, NativeResult]:
+    return {
+        (framework, case.name): native
+        for case in report.cases
+        for framework, native in case.natives.items()
+        if native.kind
+    }
 
 
-def _with_blank_lines(text: str) -> str:
-    return re.sub(r"^([^#\n].*\n)(?=\[\[known\]\])", r"\1\n", text, flags=re.MULTILINE)
+def _update(table: Table, entry: KnownDifference, covered: Differences) -> bool:
+    """Raise the size to the largest difference, and remove names of cases without this difference."""
+    gone = entry.unmatched_patterns([case for _, case in covered])
+    is_larger = not all(map(entry.bounds, covered.values()))
+    if is_larger:
+        table["size"] = _size(covered.values())
+    if gone:
+        table["cases"] = _names([name for name in entry.cases if name not in gone])
+    return bool(is_larger or gone)
+
+
+def _new_entries(differences: Differences, earlier: Sequence[Mapping[str, Any]]) -> list[Table]:
+    groups: dict[tuple[object, ...], dict[Place, NativeResult]] = {}
+    for place, each in differences.items():
+        what, number = parts(each)
+        power = math.floor(math.log(number, ONE_SIZE)) if 0 < number < math.inf else number
+        groups.setdefault((place[0], each.function, each.kind, what, each.cause_kind, power), {})[place] = each
+    return [_entry(group, earlier) for group in groups.values()]
+
+
+def _entry(group: Differences, earlier: Sequence[Mapping[str, Any]]) -> Table:
+    (framework, _), first = next(iter(group.items()))
+    cases, function = sorted(case for _, case in group), first.function or ""
+    entry = tomlkit.table()
+    entry.update({"framework": framework, "function": function, "size": _size(group.values())})
+    entry["cases"] = _names(cases)
+    reasons = [
+        old["reason"]
+        for old in earlier
+        if old.get("framework") == framework and is_match(function, [old.get("function", "")])
+        if any(is_match(case, old.get("cases", [])) for case in cases) and old.get("kind") == first.kind
+    ]
+    entry["reason"] = next((text for text in reasons if "cause is unknown" not in text), _reason(list(group.values())))
+    return entry
+
+
+def _reason(natives: Sequence[NativeResult]) -> str:
+    """Return the cause as the reason, or an empty text if the user has to write the reason."""
+    kind = natives[0].kind
+    causes = list(dict.fromkeys(native.cause for native in natives if native.cause))
+    if not causes and any(native.finite_size or native.not_finite for native in natives):
+        return ""
+    causes = causes or [f"{KINDS[kind]}: {text}" for text in dict.fromkeys(each.detail for each in natives) if text]
+    if not causes or kind in ("returns", "elements"):
+        return "" if kind in SIZED else KINDS[kind]
+    return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"
+
+
+def _size(natives: Collection[NativeResult]) -> float | str:
+    return as_size(*max(map(parts, natives)))
+
+
+def _names(cases: Sequence[str]) -> Any:
+    names = tomlkit.array().multiline(len(cases) > 1)
+    names.extend(cases)
+    return names
 
 
 def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:

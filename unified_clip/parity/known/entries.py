@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import Field, field_validator, model_validator
-from typing_extensions import Self
+from pydantic import Field, PrivateAttr, field_validator
 
 from ..suite import schema
-from ..suite.schema import Name
+from ..suite.schema import Name, SuiteError
 
 DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
@@ -36,22 +35,21 @@ KINDS: Mapping[str, str] = {
 """In these texts, "it" is the function."""
 
 SIZED = ("value", "touched")
-"""The kinds of differences for which an entry needs a size or `not_finite`."""
+"""The kinds of differences that consist of numbers only."""
 
-WITH_NUMBERS = (*SIZED, "form", "elements")
+STRUCTURE = ("form", "elements")
+"""The kinds of differences that can also have numbers."""
+
+WITH_NUMBERS = (*SIZED, *STRUCTURE)
 ERRORS = ("raises", "error")
-WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 
-ANY, UNKNOWN = "any", "unknown"
+FACTOR = 1.1
+"""A difference may be larger than the size of its entry by this factor, because processors round differently."""
 
-UNEXPLAINED = ", and the cause is unknown"
+EARLIER = {"kind", "cause", "within", "title", "versions", "not_finite"}
+"""Keys of entries that earlier versions wrote."""
 
-NO_REASON = "the cause is unknown, and `reason` does not explain the difference"
-
-Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-WITHIN = 1.1
-LARGEST_WITHIN = 10.0
+NO_REASON = "`reason` is empty"
 
 
 @dataclass(frozen=True)
@@ -81,169 +79,130 @@ class NativeDifference(Protocol):
     def kind(self) -> str: ...
 
     @property
-    def not_finite(self) -> str: ...
+    def finite_size(self) -> float: ...
 
     @property
-    def cause_kind(self) -> str: ...
+    def not_finite(self) -> str: ...
 
     @property
     def detail(self) -> str: ...
 
 
+def parts(difference: NativeDifference) -> tuple[str, float]:
+    """Return (what differs beside numbers, the relative difference of numbers). inf stands for inf and NaN."""
+    kind, size = difference.kind, math.inf if difference.not_finite else difference.finite_size
+    if kind in ERRORS:
+        return f"{kind} {difference.detail.partition(':')[0]}".strip(), 0.0
+    return ("" if kind in SIZED else kind), size
+
+
+def as_size(what: str, number: float) -> float | str:
+    """Return the value of the key `size`, with three digits. The reverse of `KnownDifference.parts`."""
+    rounded = float(f"{number:.3g}")
+    return rounded if not what else f"{what} {rounded:g}" if rounded else what
+
+
 class KnownDifference(schema.SuiteTable):
     framework: Name
     function: Name
-    kind: DifferenceKind
-    cases: Annotated[list[Name] | dict[Name, Size], Field(min_length=1)]
-    """Names of cases, or a table {case name: size of the difference}. In a name, `*` matches any text."""
+    cases: Annotated[list[Name], Field(min_length=1)]
+    """Names of cases. In a name, `*` matches any text."""
 
-    reason: Name
-    size: Size = 0.0
-    """The largest relative difference from the exact result, without inf and NaN. Rounding counts as 0."""
+    size: float | str
+    """The largest relative difference from the exact result, or what differs instead of numbers."""
 
-    not_finite: NotFinite = ""
-    cause: str | Annotated[list[Name], Field(min_length=1)] = ""
-    """The causes that the entry covers. ANY covers every cause, and UNKNOWN covers an unknown cause.
+    reason: str = ""
+    _place: str = PrivateAttr("")
 
-    An entry from an earlier version has no key `cause`. Such an entry covers every cause, and is reported as
-    incomplete.
-    """
-
-    within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
-    title: str = ""
-    """Entries with the same title share a row in the report's table of known differences."""
-
-    versions: str = ""
-    """The package and the versions that have the difference, such as "torch>=2.8,<2.13". An empty text means all
-    versions."""
-
-    @field_validator("versions")
+    @field_validator("size")
     @classmethod
-    def _of_a_package(cls, versions: str) -> str:
-        try:
-            required = Requirement(versions)
-        except InvalidRequirement:
-            raise ValueError("give a package and its versions, as in torch>=2.8,<2.13") from None
-        if not required.specifier:
-            raise ValueError(f"add the versions, as in {required.name}>=2.8,<2.13")
-        if required.extras or required.marker:
-            raise ValueError(f"write {required.name}{required.specifier}, without extras and markers")
-        return versions
-
-    @field_validator("within")
-    @classmethod
-    def _bounded(cls, within: float) -> float:
-        if within > LARGEST_WITHIN:
-            effect = f"the entry would accept differences up to {within:g} times its `size`"
-            remedy = f"Give {LARGEST_WITHIN:g} or less, and run unified-clip parity with --accept to update the sizes"
-            raise ValueError(f"it is {within:g}, so {effect}. {remedy}")
-        return within
-
-    @model_validator(mode="after")
-    def _sized(self) -> Self:
-        has_sizes = isinstance(self.cases, dict)
-        names = [name for name in ("size", "not_finite") if getattr(self, name)]
-        if has_sizes and self.size:
-            raise ValueError("`cases` already contains sizes. Remove `size`")
-        names += ["the sizes of `cases`"] if has_sizes else []
-        if names and self.kind not in WITH_NUMBERS:
-            raise ValueError(f"kind = {self.kind!r} does not allow {' or '.join(names)}. Remove {' and '.join(names)}")
-        if not names and self.kind in SIZED:
-            remedy = "Add the largest relative difference, such as size = 0.01. For inf or NaN, add not_finite = 'norm'"
-            raise ValueError(f"kind = {self.kind!r} needs size or not_finite. {remedy}, for example")
-        return self
+    def _readable(cls, size: float | str) -> float | str:
+        what, number = _parts_of(size)
+        if isinstance(size, str) and what.partition(" ")[0] not in {*KINDS} - {*SIZED}:
+            words = ", ".join(kind for kind in KINDS if kind not in SIZED)
+            raise ValueError(f"give a number, inf for inf and NaN, or what differs: {words}")
+        if not (number > 0 or (what and number == 0)):
+            raise ValueError("give the largest relative difference, such as 0.01")
+        return size
 
     @property
-    def lacks_cause(self) -> bool:
-        return not self.cause and self.kind in WITH_CAUSE
+    def place(self) -> str:
+        """The file and the line of the reason."""
+        return self._place
 
     @property
-    def lacks_reason(self) -> bool:
-        return UNKNOWN in self.causes and self.reason.endswith(UNEXPLAINED)
+    def parts(self) -> tuple[str, float]:
+        return _parts_of(self.size)
 
     @property
-    def causes(self) -> list[str]:
-        return [self.cause] if isinstance(self.cause, str) and self.cause else list(self.cause)
-
-    @property
-    def _required(self) -> Requirement | None:
-        return Requirement(self.versions) if self.versions else None
-
-    def unreported(self, installed: Mapping[str, str]) -> str:
-        required = self._required
-        return required.name if required and required.name not in installed else ""
-
-    def applies(self, installed: Mapping[str, str]) -> bool:
-        required = self._required
-        if required is None or self.unreported(installed):
-            return True
-        return required.specifier.contains(installed[required.name], prereleases=True)
+    def in_words(self) -> str:
+        what, number = self.parts
+        kind, _, detail = what.partition(" ")
+        numbers = size_in_words(number) if number else "" if kind else "rounding only"
+        return ", ".join(filter(None, (f"{KINDS[kind]}: {detail}" if detail else KINDS.get(kind, ""), numbers)))
 
     def is_of(self, framework: str, difference: NativeDifference) -> bool:
-        named = _pattern(self.function).fullmatch(difference.function or "")
-        return framework == self.framework and named is not None
+        return framework == self.framework and is_match(difference.function or "", [self.function])
 
     def is_for(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        same = difference.kind == self.kind and self.is_of(framework, difference)
-        return same and is_match(case, self.cases)
+        return self.is_of(framework, difference) and is_match(case, self.cases)
 
-    def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """Return whether the entry covers a difference of this kind and cause. The size is ignored."""
-        accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
-        same = accepted and difference.not_finite == self.not_finite
-        return same and self.is_for(framework, case, difference)
+    def is_alike(self, difference: NativeDifference) -> bool:
+        """Return whether the same differs, by any size. inf and NaN are not like finite numbers."""
+        (what, size), (listed, number) = parts(difference), self.parts
+        return bool(difference.kind) and what == listed and math.isinf(size) == math.isinf(number)
 
-    @property
-    def listed_sizes(self) -> Collection[float]:
-        return set(self.cases.values()) if isinstance(self.cases, dict) else [self.size]
-
-    def listed_size(self, case: str) -> float:
-        if not isinstance(self.cases, dict):
-            return self.size
-        return max(size for pattern, size in self.cases.items() if is_match(case, [pattern]))
-
-    def smaller_sizes(self, sizes: Mapping[str, float]) -> tuple[float, float] | None:
-        """Find the first listed size that is much larger than the differences of this run.
-
-        Return (largest difference of this run, listed size).
-
-        sizes: {case: size of the difference in this run}.
-        """
-        for listed in self.listed_sizes:
-            same = [size for case, size in sizes.items() if self.listed_size(case) == listed]
-            if same and max(same) < listed / self.within:
-                return max(same), listed
-        return None
-
-    def bounds(self, case: str, size: float) -> bool:
-        return size <= self.within * self.listed_size(case)
+    def bounds(self, difference: NativeDifference, factor: float = FACTOR) -> bool:
+        return self.is_alike(difference) and parts(difference)[1] <= factor * self.parts[1]
 
     def unmatched_patterns(self, names: Collection[str]) -> list[str]:
-        return [text for text in self.cases if not any(map(_pattern(text).fullmatch, names))]
+        return [text for text in self.cases if not any(is_match(name, [text]) for name in names)]
 
 
 class KnownFile(schema.SuiteTable):
     known: list[KnownDifference] = Field(default=[])
 
 
-def read(path: Path) -> list[KnownDifference]:
-    return schema.read(path, KnownFile).known
+def is_earlier(table: Mapping[str, Any]) -> bool:
+    """Return whether an earlier version wrote an entry."""
+    return bool(EARLIER & table.keys()) or isinstance(table.get("cases"), Mapping)
 
 
-def is_match(case: str, patterns: Iterable[str]) -> bool:
-    return any(_pattern(text).fullmatch(case) for text in patterns)
+def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
+    """accepting: Whether the run has the option `--accept`, which replaces entries of earlier versions."""
+    document = schema.parsed(path)
+    tables = document.data.get("known")
+    tables = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
+    earlier = [index for index, table in enumerate(tables) if is_earlier(table)]
+    if earlier and not accepting:
+        message = "An entry now has only the keys framework, function, cases, size and reason"
+        remedy = "To write the entries again with their reasons, run the command with --accept"
+        place = document.place(["known", earlier[0]], str(path))
+        raise SuiteError(f"{place}: an earlier version wrote this entry. {message}. {remedy}", "UC302")
+    if earlier:
+        current = [table for table in tables if not is_earlier(table)]
+        document = dataclasses.replace(document, data=document.data | {"known": current})
+    known = schema.validated(document, KnownFile).known
+    for index, entry in enumerate(known):
+        if not entry.reason:
+            entry._place = f"{path}, line {document.line(['known', index, 'reason'])}"
+    return known
 
 
-def recorded_cause(difference: NativeDifference) -> str:
-    """Return the value for the key `cause` in known.toml."""
-    if difference.kind in ERRORS:
-        return difference.detail.partition(":")[0]
-    return (difference.cause_kind or UNKNOWN) if difference.kind in WITH_CAUSE else ""
+def is_match(name: str, patterns: Iterable[str]) -> bool:
+    return any(_pattern(text).fullmatch(name) for text in patterns)
 
 
-def cause_value(differences: Iterable[NativeDifference]) -> str | list[str]:
-    causes = sorted({recorded_cause(difference) for difference in differences})
-    return causes[0] if len(causes) == 1 else causes
+def _parts_of(size: float | str) -> tuple[str, float]:
+    if not isinstance(size, str):
+        return "", float(size)
+    word, _, number = size.partition(" ")
+    if word not in STRUCTURE:
+        return size, 0.0
+    try:
+        return word, float(number or 0)
+    except ValueError:
+        return word, math.nan
 
 
 def size_in_words(size: float) -> str:

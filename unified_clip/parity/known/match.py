@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 
 from ..judge.verdict import NativeVerdict
 from ..results import KnownDifferenceResult, NativeResult
-from .entries import (
-    ANY,
-    KINDS,
-    SIZED,
-    UNKNOWN,
-    WITH_NUMBERS,
-    KnownDifference,
-    NativeDeviation,
-    cause_value,
-    is_match,
-    recorded_cause,
-    size_in_words,
-)
+from .entries import KINDS, NO_REASON, SIZED, WITH_NUMBERS, KnownDifference, NativeDeviation, parts, size_in_words
 
 Place = tuple[str, str]
 """(framework, case name)"""
@@ -32,85 +18,43 @@ LISTED = "; listed"
 
 
 def match_deviations(
-    known: Sequence[KnownDifference] | None,
-    deviations: Mapping[Place, Deviation],
-    versions: Mapping[str, Mapping[str, str]],
+    known: Sequence[KnownDifference] | None, deviations: Mapping[Place, Deviation]
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Return (judgements, entries).
 
     `judgements` contains (verdict, problem) for each deviation. The problem is '' if the deviation is a known
-    difference. `entries` contains a result for each entry of `known` that applies to the installed versions.
+    difference. `entries` contains a result for each entry of `known`.
 
     known: None if the suite has no list of known differences.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
-    covered_by_entry: list[tuple[KnownDifference, dict[str, Deviation]]] = [
-        (entry, {}) for entry in known or [] if entry.applies(versions[entry.framework])
-    ]
     for (framework, case), deviation in deviations.items():
-        entries = []
-        for entry, covered in covered_by_entry:
-            if entry.covers(framework, case, deviation):
-                entries.append(entry)
-                covered[case] = deviation
-        others = [
-            entry for entry, _ in covered_by_entry if entry.is_of(framework, deviation) and is_match(case, entry.cases)
-        ]
-        limited = [
-            entry
-            for entry in known or []
-            if not entry.applies(versions[entry.framework]) and entry.covers(framework, case, deviation)
-        ]
-        problem = _problem(case, entries, deviation, others, limited)
-        judgements[framework, case] = _verdict(deviation, entries, problem), "" if known is None else problem
-    results = []
-    for entry, covered in covered_by_entry:
-        of_function = {case: each for (name, case), each in deviations.items() if entry.is_of(name, each)}
-        unlisted = [case for case in of_function if judgements[entry.framework, case][0] == "different"]
-        installed = versions[entry.framework]
-        results.append(_judge_entry(entry, covered, installed, of_function, unlisted))
-    return judgements, results
+        problem = _problem([entry for entry in known or [] if entry.is_for(framework, case, deviation)], deviation)
+        judgements[framework, case] = _verdict(deviation, problem), "" if known is None else problem
+    unlisted = {place for place, (verdict, _) in judgements.items() if verdict == "different"}
+    return judgements, [_judge_entry(entry, deviations, unlisted) for entry in known or []]
 
 
-def _verdict(deviation: Deviation, entries: Sequence[KnownDifference], problem: str) -> NativeVerdict:
+def _verdict(deviation: Deviation, problem: str) -> NativeVerdict:
     if problem:
         return "different"
-    if entries:
+    if deviation.kind:
         return "known"
     if deviation.norm or deviation.gradients:
         return "close"
     return "no norm" if deviation.lacks_norm else "equal"
 
 
-def _problem(
-    case: str,
-    entries: Sequence[KnownDifference],
-    deviation: Deviation,
-    others: Sequence[KnownDifference],
-    limited: Sequence[KnownDifference],
-) -> str:
+def _problem(entries: Sequence[KnownDifference], deviation: Deviation) -> str:
     """Return the description of a difference that fails the run, and what the list of known differences contains.
 
-    others: The known differences for the same function and case.
-    limited: Known differences that match the deviation, but only for other versions of the package.
+    entries: The known differences of the same function and case.
     """
-    if not deviation.kind:
+    if not deviation.kind or any(entry.bounds(deviation) for entry in entries):
         return ""
     text = in_words(deviation, deviation.finite_size)
-    if not entries and others:
-        return f"{text}{LISTED}: {_listed(others, deviation)}"
-    if not entries and limited:
-        return f"{text}{LISTED} only for {limited[0].versions}: {limited[0].reason!r}"
-    if not entries:
-        return text
-    if len(entries) > 1:
-        reasons = " and ".join(repr(entry.reason) for entry in entries)
-        remedy = "Keep the case in one entry. Remove an entry that has no case left"
-        return f"{text}{LISTED} in {len(entries)} entries ({reasons}). {remedy}"
-    if not entries[0].bounds(case, deviation.finite_size):
-        size = entries[0].listed_size(case)
-        return f"{text}{LISTED}: {size_in_words(size) if size else 'rounding only'}"
-    return ""
+    alike = [entry for entry in entries if entry.is_alike(deviation)]
+    return f"{text}{LISTED}: {(alike or entries)[0].in_words}" if entries else text
 
 
 def in_words(deviation: Deviation, size: float, *, is_largest: bool = False) -> str:
@@ -135,36 +79,15 @@ def in_words(deviation: Deviation, size: float, *, is_largest: bool = False) -> 
     return "; ".join(filter(None, (detail or text if has_structure else "", numbers)))
 
 
-def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
-    alike = [entry for entry in others if entry.kind == deviation.kind]
-    same = [entry for entry in alike if entry.not_finite == deviation.not_finite]
-    entry = [*same, *alike, *others][0]
-    if same:
-        return f"{entry.reason!r}, with the cause {' or '.join(map(repr, entry.causes))}"
-    if alike:
-        places = entry.not_finite and f"inf or NaN in the {entry.not_finite}"
-        return f"{entry.reason!r}, which covers only {places or 'finite numbers'}"
-    return f"{entry.reason!r}, which covers only this difference: {KINDS[entry.kind]}"
-
-
 def _judge_entry(
-    entry: KnownDifference,
-    cases: Mapping[str, Deviation],
-    installed: Mapping[str, str],
-    results: Mapping[str, Deviation],
-    unlisted: Sequence[str],
+    entry: KnownDifference, deviations: Mapping[Place, Deviation], unlisted: set[Place]
 ) -> KnownDifferenceResult:
-    has_cause = bool(entry.causes) and not {ANY, UNKNOWN} & {*entry.causes}
-    # an unknown cause can hide the listed cause
-    hidden = [case for case, each in results.items() if has_cause and recorded_cause(each) == UNKNOWN]
-    size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
-    problem = incomplete = ""
-    if entry.lacks_cause and cases:  # the line that `--accept` writes
-        incomplete = f"cause = {json.dumps(cause_value(cases.values()), ensure_ascii=False)}"
-    if installed and (package := entry.unreported(installed)):
-        unreported = f"the run does not report the version of {package}"
-        problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
-    elif unmatched := entry.unmatched_patterns([*cases, *hidden, *unlisted]):
+    results = {place: each for place, each in deviations.items() if entry.is_of(place[0], each)}
+    matching = {place: each for place, each in results.items() if entry.is_for(*place, each)}
+    cases = {case: each for (_, case), each in matching.items() if entry.bounds(each)}
+    problem = ""
+    # a case with another difference is already a problem
+    if unmatched := entry.unmatched_patterns([*cases, *(place[1] for place in matching if place in unlisted)]):
         is_whole = len(unmatched) == len(entry.cases)
         which = "no case" if is_whole else f"no case that matches {', '.join(map(repr, unmatched))}"
         problem = f"{which} shows this difference"
@@ -172,19 +95,18 @@ def _judge_entry(
             problem += (
                 ". The run did not call this function. If you renamed the function, write the new name into the entry"
             )
-    elif smaller := entry.smaller_sizes({case: each.finite_size for case, each in cases.items()}):
-        new, listed = map(size_in_words, smaller)
-        problem = f"the difference is {new}, less than the listed {listed}"
+    elif not entry.reason:
+        problem = f"{NO_REASON}. Write why you accept this difference into {entry.place}"
+    what, number = entry.parts
+    kinds = [what.partition(" ")[0], *(each.kind for each in cases.values()), "value"]
     return KnownDifferenceResult(
-        **entry.model_dump(exclude={"cases", "size", "within", "cause"}),
-        cause=", ".join(entry.causes),
-        incomplete=incomplete,
-        listed_size=(math.inf if entry.not_finite else max(entry.listed_sizes)) or None if cases else None,
-        listed_sizes={case: entry.listed_size(case) for case in cases} if isinstance(entry.cases, dict) else {},
-        size=(math.inf if entry.not_finite else size) or None if cases else None,
-        finite_size=size,
+        framework=entry.framework,
+        function=entry.function,
+        kind=next(filter(None, kinds)),  # type: ignore[arg-type]  # pydantic checks the kind
+        listed_size=(number or None) if cases else None,
+        size=max((parts(each)[1] for each in cases.values()), default=0.0) or None,
+        reason=entry.reason,
         problem=problem,
-        is_outdated=bool(entry.unmatched_patterns([*cases, *hidden])),
         cases=list(cases),
         entry=entry,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from ..._kit.display import counted
 from ..exit_status import always_raising, exit_status, is_problem
 from ..known import match
-from ..known.entries import ERRORS, NO_REASON, recorded_cause
+from ..known.entries import ERRORS, NO_REASON
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import (
     SCHEMA,
@@ -46,65 +46,6 @@ def with_verdict(report: ParityReport) -> ParityReport:
     judged = report.model_copy(update={"exit_code": exit_status(report)})
     judged = judged.model_copy(update={"problems": _problems(judged)})
     return judged.model_copy(update={"verdict": _verdict_sentence(judged)})
-
-
-def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
-    """accepting: Whether the run has the option `--accept`, which adds missing causes."""
-    remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
-    no_cause = f"{NO_CAUSE}, so the entry accepts any difference up to its `size`{remedy}"
-
-    def problem(entry: KnownDifferenceResult) -> str:
-        lacks_reason = f"{NO_REASON}. {WRITE_REASON}" if _lacks_reason(entry) and not accepting else ""
-        return entry.problem or (no_cause.format(entry.incomplete) if entry.incomplete else lacks_reason)
-
-    known = [entry.model_copy(update={"problem": problem(entry)}) for entry in report.known]
-    return with_verdict(report.model_copy(update={"known": known, "strict": True}))
-
-
-def notes_on_incomplete_entries(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    no_cause = [
-        f"{entry.incomplete} ({entry.framework}, {entry.function}, {entry.reason!r})"
-        for entry in known
-        if entry.incomplete
-    ]
-    no_reason = [
-        f"{entry.framework}, {entry.function}: {_first_of(entry.cases)}" for entry in known if _lacks_reason(entry)
-    ]
-    advice = "An entry without `cause` accepts any difference up to its `size`. "
-    advice += "To add the causes, run the command with --accept, or add these lines to the entries"
-    texts = [
-        f"In the list of known differences, {_entries_without_cause(len(no_cause))}. {advice}: {_first_few(no_cause)}",
-        f"For {counted(len(no_reason), 'known difference')}, {NO_REASON}: {_first_few(no_reason)}. {WRITE_REASON}",
-    ]
-    return [
-        f"{text}. With --strict, the run fails."
-        for text, lines in zip(texts, (no_cause, no_reason), strict=True)
-        if lines
-    ]
-
-
-def _first_few(lines: Sequence[str]) -> str:
-    more = [f"and {len(lines) - SHOWN_ENTRIES} more, in parity.json"] if len(lines) > SHOWN_ENTRIES else []
-    return "; ".join([*lines[:SHOWN_ENTRIES], *more])
-
-
-def _first_of(cases: Sequence[str]) -> str:
-    return f"{counted(len(cases), 'case')}, first {cases[0]}" if cases[1:] else ", ".join(cases)
-
-
-def _lacks_reason(entry: KnownDifferenceResult) -> bool:
-    return entry.entry is not None and entry.entry.lacks_reason
-
-
-NO_CAUSE = "the entry has no `cause`"
-
-WRITE_REASON = "Write why you accept the difference into `reason`, or correct the function"
-
-SHOWN_ENTRIES = 5
-
-
-def _entries_without_cause(count: int) -> str:
-    return f"{count} {'entry has' if count == 1 else 'entries have'} no `cause`"
 
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
@@ -194,7 +135,7 @@ def _failures_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Key, 
                 yield (detail,), problem(f"{framework}, {place}, {native.verdict}", detail, **names), None
             if native.problem:
                 listed = native.problem.partition(match.LISTED)[2]
-                cause = native.detail if native.kind in ERRORS else recorded_cause(native)
+                cause = native.detail if native.kind in ERRORS else native.cause_kind
                 key = (native.kind, cause, native.not_finite, listed)
                 yield key, problem(f"{framework}, {native.function}", native.problem, **names), native
 
@@ -215,7 +156,7 @@ def next_steps(report: ParityReport) -> list[str]:
 
 
 def _is_stale(entry: KnownDifferenceResult) -> bool:
-    return bool(entry.problem) and not entry.problem.startswith((NO_CAUSE, NO_REASON))
+    return bool(entry.problem) and not entry.problem.startswith(NO_REASON)
 
 
 def _stale(known: KnownDifferenceResult) -> Problem:
@@ -244,10 +185,9 @@ def _verdict_sentence(report: ParityReport) -> str:
     allowed = f", {within} {_has(within)} errors that docs/contract.md allows" if within else ""
     users = [native.verdict for _, native in report.natives() if native.is_users and not native.is_failure]
     right = len(users) - users.count("known")
-    known = sum(len(entry.cases) for entry in report.known)
+    known = sum(native.verdict == "known" for _, native in report.natives())
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     whose_known, whose = (compared_functions.whose(report, verdict) for verdict in ("known", "different"))
-    lacking = sum(bool(entry.incomplete) for entry in report.known)
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"} - {*absent}
     because = "the suite has no list of known differences"
     sentences = {
@@ -256,7 +196,6 @@ def _verdict_sentence(report: ParityReport) -> str:
         NO_RESULTS: not verdicts,
         f"{counted(known, 'difference')} of {whose_known} {_are(known)} known": known,
         f"{counted(unlisted, 'difference')} of {whose} {_are(unlisted)} not judged: {because}": unlisted,
-        _entries_without_cause(lacking): lacking,
         f"{', '.join(absent)} {_are(len(absent))} missing, which the suite allows": absent,
         f"Some results of {', '.join(sorted(missing))} are missing": missing,
     }
@@ -300,14 +239,11 @@ def _failures(report: ParityReport) -> Iterator[str]:
                 if problem.function and (".py:" in problem.function) == is_users and problem.mode == NATIVE
             ]
             yield f"{count} of {counted(len(judged), 'result')} of {whose} {verb} ({_first(findings)})"
-    without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
     without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)
     if places := [f"{entry.framework}, {entry.function}" for entry in report.known if _is_stale(entry)]:
         yield f"{counted(len(places), 'known difference')} with a stale entry ({_first(places)})"
-    if without_cause:
-        yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:
-        yield f"{counted(without_reason, 'known difference')} {_has(without_reason)} an unknown cause and no `reason`"
+        yield f"{counted(without_reason, 'known difference')} {_has(without_reason)} no `reason`"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
     if others_lost:

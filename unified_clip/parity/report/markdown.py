@@ -132,9 +132,8 @@ def native_rows(report: ParityReport) -> list[list[str]]:
 def known_rows(report: ParityReport) -> list[list[str]]:
     lines = []
     for entry in report.known:
-        why = f"{entry.reason} ({entry.versions})" if entry.versions else entry.reason
         numbers = [size(entry.size), str(len(entry.cases))]
-        lines.append([entry.framework, entry.function, KINDS[entry.kind], *numbers, why])
+        lines.append([entry.framework, entry.function, KINDS[entry.kind], *numbers, entry.reason])
     return lines
 
 

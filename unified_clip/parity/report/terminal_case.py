@@ -55,7 +55,7 @@ def _native(report: ParityReport, case: CaseResult, framework: str, native: Nati
     reasons = [
         f"listed as {entry.reason!r}"
         for entry in report.known
-        if case.name in entry.cases and entry.framework == framework
+        if entry.entry and entry.entry.is_for(framework, case.name, native) and entry.entry.is_alike(native)
     ]
     return _joined(native.function, native.verdict, native.problem or difference, *reasons)
 

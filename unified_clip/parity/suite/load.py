@@ -37,7 +37,6 @@ class Suite:
     saved: Sequence[str] = ()
     """The names of the lists of gradients that were read from a file, or returned by a function of the user."""
 
-    accepting: bool = False
     chosen_cases: bool = False
     """Whether the run has the option `--case`. With this option, no known difference is reported as stale."""
 
@@ -86,7 +85,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
-        known = entries.read(known_file)
+        known = entries.read(known_file, accepting=accepting)
     named = [(name, f"case {case.name!r}") for case in all_cases for name in case.options.frameworks]
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
     _check_frameworks(file, frameworks, named)
@@ -95,7 +94,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         notes = [f"{known_file} does not exist, so every difference fails the run."]
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
     paths = known_file, str(path), directory
-    return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved, accepting=accepting)
+    return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved)
 
 
 def _matching_files(pattern: str, file: Path) -> list[Path]:

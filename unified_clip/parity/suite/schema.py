@@ -241,6 +241,10 @@ Model = TypeVar("Model", bound=SuiteTable)
 
 
 def read(path: Path, model: type[Model]) -> Model:
+    return validated(parsed(path), model)
+
+
+def parsed(path: Path) -> documents.Document:
     if path.is_dir():
         raise SuiteError(f"{path} is a directory, not a TOML file. Correct the path or the pattern that names it")
     if not path.is_file():
@@ -249,9 +253,13 @@ def read(path: Path, model: type[Model]) -> Model:
             f"{path} is not a file. Pass the suite to --suite, or write one: unified-clip parity init{option}"
         )
     try:
-        document = documents.parse(documents.read_text(path), "toml", str(path))
-        return model.model_validate(document.data)
+        return documents.parse(documents.read_text(path), "toml", str(path))
     except ConfigError as error:
         raise SuiteError(str(error), error.code) from None
+
+
+def validated(document: documents.Document, model: type[Model]) -> Model:
+    try:
+        return model.model_validate(document.data)
     except ValidationError as error:
         raise SuiteError(str(first_error(error, document, model))) from None
