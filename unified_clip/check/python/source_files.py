@@ -92,11 +92,22 @@ def _native_uses(
     is_replaced: Whether the file also clips with unified_clip.
     """
     module = project.module(file.path)
-    calls = {module.position(call): call for call in module.calls}
+    calls: dict[tuple[int, int], list[ast.Call]] = {}
+    for call in module.calls:
+        calls.setdefault(module.position(call), []).append(call)
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
-    uses = [_native(project, module, site, calls.get((site.line, site.column)), is_replaced) for site in sites]
+    uses = [
+        _native(project, module, site, _call_of(site, calls.get((site.line, site.column), [])), is_replaced)
+        for site in sites
+    ]
     return [use for use in uses if use is None or not _is_set_by_code(module, use)]
+
+
+def _call_of(site: PortedClip, calls: Sequence[ast.Call]) -> ast.Call | None:
+    """Return the call of a clip: in `mask.mean().clamp_(min=1.0)`, two calls begin at the same place."""
+    named = [call for call in calls if site.name.endswith(f".{last_name(call.func)}")]
+    return next(iter([*named, *reversed(calls)]), None)
 
 
 def _is_set_by_code(module: Module, use: ClipUse) -> bool:
