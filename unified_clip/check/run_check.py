@@ -77,10 +77,9 @@ class _RunCheck:
         self._check_steps(_windows(run), run.optimizer_steps)
         for line in (line for lines in run.others for line in lines):
             self._check_settings(line, 0)
-        if not self._results and not run.optimizer_steps:
+        if not (self._results or self._steps or (run.optimizer_steps and is_off(self._config))):
             advice = without_calls(run.header.exit_status, run.header.processes)
-            nothing = Problem("unknown", None, run.name, "The run has no recorded clip and no recorded step.", advice)
-            self._steps[nothing] = []
+            self._steps[Problem("unknown", None, run.name, "The run has no recorded clip.", advice)] = []
         findings = [self._finding(problem, steps) for problem, steps in self._steps.items()]
         clips = [self._listed(place, name, result) for (place, name), result in self._results.items()]
         return CheckReport(
