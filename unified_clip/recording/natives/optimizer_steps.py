@@ -113,16 +113,16 @@ class ClipCounts:
         for key in keys:
             del self._clipped[key]
 
-    def take(self, parameters: Sequence[Any], names: Sequence[str | None]) -> dict[str, Any]:
+    def take(self, parameters: Sequence[Any], name_of: Callable[[Any], str | None]) -> dict[str, Any]:
         """Return the fields of a step that updates these parameters."""
         fields: dict[str, Any] = {"gradients": len(parameters)}
         times = {id(each): self._times(each) for each in parameters}
         clipped = [key for key, number in times.items() if number]
         if self._are_known:
             fields["clip_counts"] = dict(sorted(Counter(times.values()).items()))
-            unclipped = [name for each, name in zip(parameters, names, strict=True) if not times[id(each)]]
-            is_partial = clipped or DISPATCHER.recorded_calls
-            fields |= {"unclipped": unclipped} if unclipped and is_partial and None not in unclipped else {}
+            is_partial = clipped or DISPATCHER.recorded_calls  # otherwise, nobody needs the names
+            unclipped = [name_of(each) for each in parameters if is_partial and not times[id(each)]]
+            fields |= {"unclipped": unclipped} if unclipped and None not in unclipped else {}
             early = len((self._early | (self._dropped - {*clipped})) & times.keys())
             fields |= {"clipped_early": early} if early else {}
             calls = len({self._clipped[key].call for key in clipped})
@@ -179,11 +179,11 @@ class StepWatcher:
         is_cleared: Callable[[], bool],
         fields: Mapping[str, Any],
         parameters: Sequence[Any],
-        names: Sequence[str | None],
+        name_of: Callable[[Any], str | None],
     ) -> None:
         """parameters: The parameters with a gradient."""
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **fields}
-        passes |= self.clips.take(parameters, names)
+        passes |= self.clips.take(parameters, name_of)
         for name in ("changed", "changed_after_clip", "norm_at_step"):
             if (value := getattr(self, name)) is not None:
                 passes[name] = value

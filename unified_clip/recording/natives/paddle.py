@@ -195,7 +195,7 @@ def _record_step(optimizer: Any) -> None:
     fields |= rates_by_name(each[2:4] for each in parameters)
     name = f"paddle.optimizer.{type(optimizer).__name__}"
     is_cleared = functools.partial(_is_cleared, ref(optimizer))
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, tensors, names)
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, tensors, lambda tensor: str(tensor.name))
 
 
 def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:

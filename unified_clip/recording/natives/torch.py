@@ -188,9 +188,8 @@ def _record_step(optimizer: Any) -> None:
         fields["hooks"] = hooks
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
     name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
-    parameters = [each for _, each in changed]
-    names = list(map(MODELS.name_of, parameters))
-    WATCHER.after_step(id(optimizer), name, settings, partial(_is_cleared, weak), fields, parameters, names)
+    is_cleared, parameters = partial(_is_cleared, weak), [each for _, each in changed]
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, parameters, MODELS.name_of)
 
 
 def _is_cleared(reference: ref[Any]) -> bool:
