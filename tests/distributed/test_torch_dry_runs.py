@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._tools.fake_collectives  # FSDP under fake tensors needs them before PyTorch 2.10
 from support import torch_fake_ranks
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
@@ -39,9 +40,13 @@ def fake_group() -> Iterator[None]:
 
 def parameter(mesh: DeviceMesh | None = None, placement: Any = None) -> nn.Parameter:
     mesh = mesh or init_device_mesh("cpu", (RANKS,))
-    placements = [Shard(0) if placement is None else placement]
-    result = nn.Parameter(distribute_tensor(torch.zeros(4, 2), mesh, placements))
-    result.grad = distribute_tensor(torch.full((4, 2), 3.0), mesh, placements)
+    placement = Shard(0) if placement is None else placement
+    rows = 4 // RANKS if isinstance(placement, Shard) else 4
+    weight, gradient = (
+        DTensor.from_local(torch.full((rows, 2), value), mesh, [placement], run_check=False) for value in (0.0, 3.0)
+    )
+    result = nn.Parameter(weight)
+    result.grad = gradient
     return result
 
 

@@ -279,7 +279,7 @@ def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> Non
         ("no answer", 2, "TypeError", ["ownership returned None for position 0.*. Return True if"]),
         ("unknown ownership", 2, "ValueError", ["ownership is 'owned'. Pass 'replicated', 'distinct', None, or a fun"]),
         ("a float as the number of elements", 2, "TypeError", ["check_numel is 10.0. Pass a bool, a whole number"]),
-        ("Partial placements that are no sums", 2, "ValueError", [r"placement P\(max\), which is not supported"]),
+        ("Partial placements that are no sums", 2, "ValueError", [r"placement Partial\(max\), which is not supported"]),
     ],
 )
 def test_ambiguous_or_invalid_ownership_is_rejected(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from support.torch_fake_ranks import RANKS, fake_all_reduces, parameters, plain, row, rows
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from support.torch_fake_ranks import RANKS, fake_all_reduces, parameters, plain, row, rows, without_groups
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 
 import unified_clip.torch as uc
@@ -52,7 +52,7 @@ def test_patterns_without_names_or_without_effect_are_rejected(collectives: list
     with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
         uc.clip_grad_norm_(plain(), 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
     part = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))["tp"]
-    wrong = mesh_ownership(DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",), _init_backend=False, _rank=1))
+    wrong = mesh_ownership(without_groups([0, 1], "dp"))
     with pytest.raises(ValueError, match=r"mesh_ownership got a device mesh with the ranks \[0, 1\]"):
         norm_of_experts(ownership={"*.experts.*": wrong})
     with pytest.raises(ValueError, match="on only 4 of these ranks"):

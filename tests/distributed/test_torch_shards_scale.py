@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from support.torch_fake_ranks import RANKS, fake_all_reduces, parameters, plain, row, rows
+from support.torch_fake_ranks import RANKS, fake_all_reduces, parameters, plain, row, rows, without_groups
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard
@@ -40,6 +40,7 @@ def hsdp(mesh: DeviceMesh) -> list[nn.Parameter]:
 
 
 WORLD = "WORLD"
+GRID = torch.arange(RANKS).view(2, 4)
 
 MeshAndParameters = tuple[DeviceMesh | None, list[nn.Parameter]]
 
@@ -56,11 +57,6 @@ def on_slices(mesh: DeviceMesh) -> list[nn.Parameter]:
         for placement in (Shard(1), Replicate())
         for parameter in parameters(mesh[names], Replicate(), Shard(0), placement)
     ]
-
-
-def without_groups() -> DeviceMesh:
-    ranks = torch.arange(RANKS).view(2, 4)
-    return DeviceMesh("cpu", ranks, mesh_dim_names=("replicate", "shard"), _init_backend=False, _rank=1)
 
 
 def without_gradients(params: list[nn.Parameter], number: int | None = None) -> list[nn.Parameter]:
@@ -115,7 +111,7 @@ LAYOUTS: dict[str, tuple[Callable[[], MeshAndParameters], list[str]]] = {
     ),
     "HSDP beside FSDP2": (lambda: (mesh := rows(), hsdp(mesh) + parameters(row(), Shard(0))), [WORLD]),
     "HSDP on two equal meshes": (lambda: (mesh := rows(), hsdp(mesh) + hsdp(rows())), [WORLD]),
-    "HSDP on a mesh without groups": (lambda: (mesh := without_groups(), hsdp(mesh)), [WORLD]),
+    "HSDP on a mesh without groups": (lambda: (mesh := without_groups(GRID, "dp", "tp"), hsdp(mesh)), [WORLD]),
     "HSDP beside plain copies": (lambda: (mesh := rows(), hsdp(mesh) + plain()), [WORLD]),
     "HSDP beside plain copies without gradients": (
         lambda: (mesh := rows(), hsdp(mesh) + without_gradients(plain())), [WORLD]
@@ -325,8 +321,7 @@ def test_ranks_with_copies_are_read_once_for_a_mesh(collectives: list[Any], layo
 
 def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: list[Any]) -> None:
     ranks = torch.arange(100_000).view(-1, 8)
-    mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"), _init_backend=False, _rank=0)
-    column = DeviceMesh("cpu", ranks[:, 0], _init_backend=False, _rank=0)
+    mesh, column = without_groups(ranks, "dp", "tp", rank=0), without_groups(ranks[:, 0], rank=0)
     durations = []
     for _ in range(3):
         begin = time.process_time()

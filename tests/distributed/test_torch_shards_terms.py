@@ -88,7 +88,7 @@ def test_a_rank_that_rejects_the_call_stops_all_ranks(torch_worlds: Worlds) -> N
 
 def test_partial_placements_that_are_no_sums_are_rejected(torch_worlds: Worlds) -> None:
     for error in torch_worlds(4).run(terms.error_for_norms):
-        assert "has the placement _NormP" in error
+        assert "has the placement _NormPartial" in error
 
 
 def test_a_rank_without_the_mesh_of_a_gradient_clips_the_others(torch_worlds: Worlds) -> None:

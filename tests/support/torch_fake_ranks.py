@@ -54,6 +54,12 @@ def parameters(mesh: DeviceMesh, *placements: Any, number: int = 6, length: int 
     return params
 
 
+def without_groups(ranks: Any, *names: str, rank: int = 1) -> DeviceMesh:
+    """Return the mesh of a rank, without process groups."""
+    with mock.patch("torch.distributed.device_mesh.get_rank", return_value=rank):
+        return DeviceMesh("cpu", ranks, mesh_dim_names=names or None, _init_backend=False)
+
+
 def row() -> DeviceMesh:
     return init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp",))
 

@@ -62,6 +62,9 @@ def _increment_one_by_one(tensors: Sequence[torch.Tensor]) -> None:
         torch._C._increment_version(tensor)
 
 
+ADDS_EPS_TO_PARTS = _before(2, 11)  # until PyTorch 2.11
+"""Whether `clip_grad_norm_` adds its eps to the norm of each rank, before it computes the norm over all ranks."""
+
 increment_versions: Callable[[Sequence[torch.Tensor]], None] = (
     _increment_one_by_one if _before(2, 5) else torch._C._increment_version  # until PyTorch 2.5
 )

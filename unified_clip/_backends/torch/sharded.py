@@ -203,7 +203,7 @@ class TorchShards(DistributedGradients):
                 type(placement) is not sum_type or placement.reduce_op not in ("sum", "avg")
             ):
                 raise ValueError(
-                    f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
+                    f"the gradient at {self._leaves[index].place} has the placement {placement!r}, which is not "
                     "supported. Call gradient.redistribute first"
                 )
 

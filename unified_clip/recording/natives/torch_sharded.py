@@ -3,11 +3,15 @@ number or the order of collectives."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from ..._guard import Call
+from .observer import PYTORCH_EPS
 
 
 class ShardedNorm:
@@ -33,7 +37,12 @@ class ShardedNorm:
         if getattr(self._thread, "is_clipping", False) and hasattr(norm, "redistribute"):
             from ..._backends.torch import releases
 
-            whole = norm.redistribute(placements=[releases.dtensor().Replicate()] * norm.device_mesh.ndim)
+            added = PYTORCH_EPS if releases.ADDS_EPS_TO_PARTS else 0.0
+            mesh, everywhere = norm.device_mesh, [releases.dtensor().Replicate()] * norm.device_mesh.ndim
+            whole = (norm + added if added else norm).redistribute(placements=everywhere)
+            if added:
+                used = _before_addition(whole.to_local(), added)
+                whole = releases.dtensor().DTensor.from_local(used, mesh, everywhere, run_check=False)
             self._thread.norms, call.result = (norm, whole), whole
 
     def value_of(self, norm: Any) -> Any:
@@ -42,3 +51,13 @@ class ShardedNorm:
             return norm
         local = norms[1].to_local()
         return local.wait() if hasattr(local, "wait") else local  # the result of an asynchronous collective
+
+
+def _before_addition(total: torch.Tensor, added: float) -> torch.Tensor:
+    """Return a number whose rounded sum with `added` is `total`."""
+    before = total - added
+    for direction in (math.inf, -math.inf):
+        next_one = torch.nextafter(before, torch.full_like(before, direction))
+        is_nearer = (before + added != total) & (next_one + added == total)
+        before = torch.where(is_nearer, next_one, before)
+    return before
