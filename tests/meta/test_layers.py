@@ -40,11 +40,6 @@ SMALL = (
 
 MOST_LINES = 400
 MOST_MODULES = 14
-LONG_MODULES: list[str] = ["recording.recorder"]
-"""Modules of SMALL that have more than MOST_LINES lines today. Remove one when it is short."""
-
-LARGE_FOLDERS: list[str] = []
-"""Folders of SMALL that have more than MOST_MODULES modules today. Remove one when it is small."""
 
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 
@@ -113,14 +108,14 @@ def test_modules_are_short() -> None:
         module: len(path.read_text().splitlines()) for module, path in FILES.items() if module.split(".")[0] in SMALL
     }
     assert len(lengths) > 100
-    assert sorted(module for module, length in lengths.items() if length > MOST_LINES) == LONG_MODULES
+    assert sorted(module for module, length in lengths.items() if length > MOST_LINES) == []
 
 
 def test_folders_are_small() -> None:
     folders = Counter(module.rpartition(".")[0] for module in FILES if not module.endswith("__init__"))
     assert set(SMALL) <= folders.keys()
     large = [name for name, count in folders.items() if name.split(".")[0] in SMALL and count > MOST_MODULES]
-    assert sorted(large) == LARGE_FOLDERS
+    assert sorted(large) == []
 
 
 def test_the_core_imports_no_framework() -> None:

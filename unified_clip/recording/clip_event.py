@@ -1,4 +1,4 @@
-"""Collect the recorded fields of one clip."""
+"""Collect the recorded fields of a call and of each of its clips."""
 
 from __future__ import annotations
 
@@ -250,3 +250,61 @@ def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if "parameters" in fields:
             last["parameters"] = {**last.get("parameters", {}), **fields["parameters"]}
     return lines
+
+
+class CallRecorder:
+    """Collect the lines of one call."""
+
+    def __init__(self, recording: Any, call: str, place: str | None) -> None:
+        self.recording, self._call = recording, call
+        self._step: int | None = None
+        self.events: list[Any] = []
+        self._names: set[str] = set()
+        self._gradients: dict[str, Any] = {}
+        self._tail: dict[str, Any] = {"place": place}
+        if recording.loss_scale is not None and (scale := recording.loss_scale()) is not None:
+            self._tail["loss_scale"] = scale
+
+    @property
+    def step(self) -> int:
+        if self._step is None:
+            self._step = self.recording._take_step()
+        return self._step
+
+    def on_clip(self, clip: Clip) -> None:
+        recording = self.recording
+        names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
+        if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
+            recording._warn(
+                f"names= does not match the gradients of {self._call}. Add all parameters to names=. Or "
+                "pass named gradients to the clip: a dict {name: gradient}, or (name, gradient) tuples."
+            )
+        new = names.keys() - recording._arranged
+        recording._arranged |= new
+        event = ClipEvent(clip, names if recording.norms else None, new)
+        self.events.append(event)
+        if recording.gradients_every is None:
+            return
+        if not event.in_graph and self.step % recording.gradients_every == 0:
+            self._gradients.update(copy_gradients(clip, names))
+        elif event.in_graph and not recording.stores_results:
+            recording._warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
+
+    def count_lines(self, framework: str) -> int:
+        return len(merge_groups([each.fields for each in self.events if each.fields["framework"] == framework]))
+
+    def end(self, seconds: float | None, error: BaseException | None) -> None:
+        self._tail["seconds"] = seconds
+        if error is not None:
+            self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
+        elif any(each.in_graph for each in self.events):  # the graph writes the lines
+            self.recording._report_from_graph(self._call, self.events, self._tail["place"])
+            return
+        if self._gradients:
+            self._tail["gradients"] = self.recording._store(self.step, self._gradients)
+        _ = self.step  # a call without clips takes its step here
+        self.recording._add(self)
+
+    def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+        groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
+        return {"step": self.step, "call": self._call}, groups, self._tail

@@ -32,7 +32,8 @@ class RunningCall:
     def add(self, clip: Clip) -> bool:
         for recorder in self.recorders:
             recorder.on_clip(clip)
-        if type(clip.threshold) is not float or clip.threshold != math.inf:  # otherwise, it only measures the norm
+        only_measures = type(clip.threshold) is float and clip.threshold == math.inf
+        if DISPATCHER.natives and DISPATCHER.on_clipped and not only_measures:  # building the leaves takes time
             self.parameters += [clip.gradients.leaves[index].parameter for index in clip.group]
         return True
 

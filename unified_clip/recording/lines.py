@@ -54,7 +54,9 @@ def without_calls(exit_status: int | None, processes: Collection[object]) -> str
 
 encode = json.JSONEncoder().encode
 
-LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
+LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], sysconfig.get_path("stdlib")))
+
+INSTALLED = {"site-packages", "dist-packages"}
 
 AUTOGRAPH = "__autograph_generated_file"
 """The names of files that TensorFlow generates from the functions of `tf.function` contain this text."""
@@ -73,9 +75,13 @@ def caller() -> str | None:
 @functools.cache
 def _own_file(name: str) -> str | None:
     """Return the name of a file, or None for code of a library or without a file."""
-    is_library = name.startswith(("<", *LIBRARIES)) or "-packages" in name or AUTOGRAPH in name
-    relative = name if is_library else os.path.relpath(name)
-    return None if is_library else name if relative.startswith("..") else relative
+    if name.startswith(("<", *LIBRARIES)) or AUTOGRAPH in name or INSTALLED & {*Path(name).parts}:
+        return None
+    try:
+        relative = os.path.relpath(name)
+    except (OSError, ValueError):  # the working directory was deleted, or is on another drive
+        return name
+    return name if relative.startswith("..") else relative
 
 
 def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ Judged = Annotated[Value, JUDGED]
 not compared."""
 
 
-TIMES = ("started", "seconds", "place")
+INCIDENTAL = ("started", "seconds", "place")
 """Fields that differ between any two runs or scripts."""
 
 
@@ -32,7 +32,7 @@ class RecordedTable(BaseModel):
     @classmethod
     def fields_not_judged(cls) -> list[str]:
         known = {name for name, field in cls.model_fields.items() if JUDGED in field.metadata or field.exclude}
-        return [name for name in cls.model_fields if name not in {*known, *TIMES}]
+        return [name for name in cls.model_fields if name not in {*known, *INCIDENTAL}]
 
 
 class Parameter(RecordedTable):

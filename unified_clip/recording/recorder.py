@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from .. import _guard as guard
 from .._core import validation
 from .._core.names import ByParameter, make_namer
-from .._core.observer import Clip
 from .._kit import safetensors_files
-from .clip_event import ClipEvent, copy_gradients, merge_groups, name_gradients
+from .clip_event import CallRecorder, ClipEvent, merge_groups
 from .dispatcher import DISPATCHER
 from .lines import NO_CALLS, NOT_REPORTED, caller, header, write_line
 from .natives.hooks import RecordingHook
@@ -340,62 +339,6 @@ class Recording:
     def _warn(self, message: str) -> None:
         if message not in self._warnings:
             guard.warn(message, validation.warn_at_call)
-
-
-class CallRecorder:
-    def __init__(self, recording: Recording, call: str, place: str | None) -> None:
-        self.recording, self._call = recording, call
-        self._step: int | None = None
-        self.events: list[Any] = []
-        self._names: set[str] = set()
-        self._gradients: dict[str, Any] = {}
-        self._tail: dict[str, Any] = {"place": place}
-        if recording.loss_scale is not None and (scale := recording.loss_scale()) is not None:
-            self._tail["loss_scale"] = scale
-
-    @property
-    def step(self) -> int:
-        if self._step is None:
-            self._step = self.recording._take_step()
-        return self._step
-
-    def on_clip(self, clip: Clip) -> None:
-        recording = self.recording
-        names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
-        if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
-            recording._warn(
-                f"names= does not match the gradients of {self._call}. Add all parameters to names=. Or "
-                "pass named gradients to the clip: a dict {name: gradient}, or (name, gradient) tuples."
-            )
-        new = names.keys() - recording._arranged
-        recording._arranged |= new
-        event = ClipEvent(clip, names if recording.norms else None, new)
-        self.events.append(event)
-        if recording.gradients_every is None:
-            return
-        if not event.in_graph and self.step % recording.gradients_every == 0:
-            self._gradients.update(copy_gradients(clip, names))
-        elif event.in_graph and not recording.stores_results:
-            recording._warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
-
-    def count_lines(self, framework: str) -> int:
-        return len(merge_groups([each.fields for each in self.events if each.fields["framework"] == framework]))
-
-    def end(self, seconds: float | None, error: BaseException | None) -> None:
-        self._tail["seconds"] = seconds
-        if error is not None:
-            self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
-        elif any(each.in_graph for each in self.events):  # the graph writes the lines
-            self.recording._report_from_graph(self._call, self.events, self._tail["place"])
-            return
-        if self._gradients:
-            self._tail["gradients"] = self.recording._store(self.step, self._gradients)
-        _ = self.step  # a call without clips takes its step here
-        self.recording._add(self)
-
-    def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
-        return {"step": self.step, "call": self._call}, groups, self._tail
 
 
 def _check_count(value: Any, what: str) -> None:

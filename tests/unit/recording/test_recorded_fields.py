@@ -15,8 +15,8 @@ from unified_clip.recording import runs
 from unified_clip.recording.compare import compare
 from unified_clip.recording.optimizers import names
 from unified_clip.recording.recorded_run import (
+    INCIDENTAL,
     OF_A_CLIP,
-    TIMES,
     Header,
     LoggedNumbers,
     OptimizerStep,
@@ -48,7 +48,7 @@ STEP = {
 
 OF_A_LINE = {
     "step", "process",  # places of the line
-    *TIMES,
+    *INCIDENTAL,
     "error", "calls", "run", "clips", "parameters",
 }  # fmt: skip
 """Fields without a value to change: with an error, a call has no other fields, and `runs.read` computes some fields."""
@@ -117,7 +117,7 @@ def test_another_value_is_reported_or_listed(
     assert comparison.exit_code == 1 or field in comparison.not_compared
 
 
-@pytest.mark.parametrize("name", sorted({*Header.model_fields} - {"schema_", "process", "processes", *TIMES}))
+@pytest.mark.parametrize("name", sorted({*Header.model_fields} - {"schema_", "process", "processes", *INCIDENTAL}))
 def test_another_header_is_listed(tmp_path: Path, name: str) -> None:
     header = {**HEADER, "gradients_every": 2, "exit_status": 0}
     a = write_recording(tmp_path / "a", recorded_lines(), **header)

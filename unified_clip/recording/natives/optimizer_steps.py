@@ -6,6 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 from ..._core.names import canonical
 from ..dispatcher import DISPATCHER
@@ -51,7 +52,7 @@ LOSSES = Losses()
 
 
 class ClippedGradient(NamedTuple):
-    parameter: Any
+    parameter: ref[Any]  # the recording keeps no parameter alive
     times: int  # the number of clips since the last backward pass that changed the gradient
     state: object
     call: int  # the number of the last clip call
@@ -75,8 +76,8 @@ class ClipCounts:
 
     def reset(self) -> None:
         self._clipped: dict[int, ClippedGradient] = {}  # by the `id` of the parameter
-        self._early: set[int] = set()  # clipped since the last step, but before the last backward pass
-        self._dropped: set[int] = set()  # clipped since the last step, and then cleared
+        self._early: dict[int, ClippedGradient] = {}  # clipped since the last step, but before the last backward pass
+        self._dropped: dict[int, ClippedGradient] = {}  # clipped since the last step, and then cleared
         self._calls = 0
         self._are_known, self._has_stepped = True, False
 
@@ -88,10 +89,10 @@ class ClipCounts:
                 self._are_known = False
             else:
                 times = self._times(each) + 1
-                self._clipped[id(each)] = ClippedGradient(each, times, self._state_of(each), self._calls)
+                self._clipped[id(each)] = ClippedGradient(ref(each), times, self._state_of(each), self._calls)
 
     def _times(self, parameter: Any) -> int:
-        clipped = self._clipped.get(id(parameter))
+        clipped = _of(self._clipped, parameter)
         is_old = clipped is None or (clipped.is_used and clipped.state != self._state_of(parameter))
         return 0 if clipped is None or is_old else clipped.times
 
@@ -99,18 +100,18 @@ class ClipCounts:
         """Forget gradients that a step has used, and gradients that were cleared, for example by a skipped step."""
         self._are_known, self._has_stepped = self._are_known or self._has_stepped, False
         self._clipped = {key: each for key, each in self._clipped.items() if not each.is_used}
-        cleared = {key for key, each in self._changed() if self._is_cleared(each.parameter)}
-        self._forget(cleared, self._dropped)
+        self._move({key: each for key, each in self._changed() if self._is_cleared(each.parameter())}, self._dropped)
 
     def after_backward(self) -> None:
-        self._forget({key for key, each in self._changed() if not each.is_used}, self._early)
+        self._move({key: each for key, each in self._changed() if not each.is_used}, self._early)
 
     def _changed(self) -> list[tuple[int, ClippedGradient]]:
-        return [(key, each) for key, each in self._clipped.items() if self._state_of(each.parameter) != each.state]
+        living = [(key, each, each.parameter()) for key, each in self._clipped.items()]
+        return [(key, each) for key, each, owner in living if owner is not None and self._state_of(owner) != each.state]
 
-    def _forget(self, keys: set[int], reason: set[int]) -> None:
-        reason |= keys
-        for key in keys:
+    def _move(self, clipped: Mapping[int, ClippedGradient], reason: dict[int, ClippedGradient]) -> None:
+        reason.update(clipped)
+        for key in clipped:
             del self._clipped[key]
 
     def take(self, parameters: Sequence[Any], name_of: Callable[[Any], str | None]) -> dict[str, Any]:
@@ -123,16 +124,27 @@ class ClipCounts:
             is_partial = clipped or DISPATCHER.recorded_calls  # otherwise, nobody needs the names
             unclipped = [name_of(each) for each in parameters if is_partial and not times[id(each)]]
             fields |= {"unclipped": unclipped} if unclipped and None not in unclipped else {}
-            early = len((self._early | (self._dropped - {*clipped})) & times.keys())
+            early = sum(bool(_of(self._early, each) or self._was_dropped(each)) for each in parameters)
             fields |= {"clipped_early": early} if early else {}
             calls = len({self._clipped[key].call for key in clipped})
             fields |= {"clip_calls": calls} if calls > 1 else {}
         for key in clipped:
             self._clipped[key] = self._clipped[key]._replace(is_used=True)
-        self._early -= times.keys()
-        self._dropped -= times.keys()
+        for key in times:
+            self._early.pop(key, None)
+            self._dropped.pop(key, None)
         self._has_stepped = True
         return fields
+
+    def _was_dropped(self, parameter: Any) -> bool:
+        """Return whether a clip was lost, and no later one replaced it."""
+        return _of(self._dropped, parameter) is not None and not self._times(parameter)
+
+
+def _of(clipped: Mapping[int, ClippedGradient], parameter: Any) -> ClippedGradient | None:
+    """A new parameter can have the `id` of a deleted one."""
+    found = clipped.get(id(parameter))
+    return found if found is not None and found.parameter() is parameter else None
 
 
 class StepWatcher:
