@@ -64,15 +64,15 @@ def add_run_check(record: argparse.ArgumentParser) -> None:
     group.add_argument("--nearest", action="store_true", help="accept clips that differ only in eps")
     add_format(group, *FORMATS)
     group.add_argument("--out", type=Path, metavar="REPORT", help="write the report to a file, and also print it")
-    for action in record._actions:
-        if action.dest == "file":
-            action.nargs = "?"
     record.set_defaults(run=partial(_record, record.get_default("run")))
 
 
 def _record(record: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     if options.check is None and (options.out or options.nearest or options.format != FORMATS[0]):
         raise UsageError("--format, --nearest and --out are options of --check. Add --check clip.toml.", "UC201")
+    if not options.command_line and (options.norms or options.watch or options.force):
+        problem = "--norms, --watch and --force need a command"
+        raise UsageError(f"{problem}. Type: unified-clip record run.jsonl -- python train.py", "UC201")
     if options.file is None and (options.check is None or not options.command_line):
         raise UsageError("no FILE given. Type: unified-clip record run.jsonl -- python train.py", "UC201")
     if options.check is None:

@@ -17,7 +17,7 @@ from ..config.schedules import threshold_at
 from ..config.schema import Clipping, is_off
 from ..config.selection import ParameterSelection
 from ..errors import ClipWarning
-from ..recording.lines import NOT_REPORTED, without_calls
+from ..recording.lines import NOT_RECORDED, without_calls
 from ..recording.recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from .clip_use import shown
 from .model import CheckReport, Clip, Counts, Difference, Finding, Kind, Result
@@ -37,14 +37,15 @@ UNSCALE = "Unscale the gradients before the clip, for example by scaler.unscale_
 EARLY = "Gradients were clipped before the last backward pass of this step, or after the previous step."
 BY_HAND = "Code that is not recorded changed gradients between the backward pass and the step. It might clip."
 HOOKED = "Parameters have hooks of Tensor.register_hook, which might clip in the backward pass."
-COMPILED = "A clip in a compiled graph was not recorded, so the steps were not checked for missing or repeated clips."
 LEFT_OUT = "The clips before this step leave out {left} of its {gradients} gradients{names}."
 OWN_NORMS = "The gradients of this step were clipped by {calls} calls, each with its own norm. One norm is wanted."
 ONE_NORM = "It clips parameters of several groups of {file} by one norm."
 UNNAMED = "The clips before this step leave out {left} of its {gradients} gradients, and their names are unknown."
 NO_NAMES = "The recording has no names of the gradients of clips, so groups were not compared. Record with --norms."
-NO_STEPS = "No step of an optimizer was recorded, so the steps were not checked for missing or repeated clips."
+UNCHECKED = "The steps were not checked for missing or repeated clips: {reason}."
+NO_STEPS = UNCHECKED.format(reason="no step of an optimizer was recorded")
 NOT_PAIRED = "The recording does not show which clip belongs to which step, so these steps were not checked."
+OTHER_PROCESSES = "The steps of the first process were checked. For {others}, only the settings of clips were compared."
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class _RunCheck:
         self._edit = REPLACE.format(file=clip.name)
         self._steps: dict[Problem, list[int]] = {}
         self._notes: dict[str, None] = {}
+        self._all_checked = True  # whether all steps were checked for missing and repeated clips
         self._results: dict[tuple[str | None, str], Result] = {}
 
     def report(self) -> CheckReport:
@@ -77,6 +79,8 @@ class _RunCheck:
         self._check_steps(_windows(run), run.optimizer_steps)
         for line in (line for lines in run.others for line in lines):
             self._check_settings(line, 0)
+        if run.others:
+            self._notes[OTHER_PROCESSES.format(others=counted(len(run.others), "other process"))] = None
         if not (self._results or self._steps or (run.optimizer_steps and is_off(self._config))):
             advice = without_calls(run.header.exit_status, run.header.processes)
             self._steps[Problem("unknown", None, run.name, "The run has no recorded clip.", advice)] = []
@@ -98,28 +102,28 @@ class _RunCheck:
     def _headline(self, findings: Sequence[Finding]) -> str:
         calls = sum(len(each) for each in (self._run.lines, *self._run.others))
         checked = f"{counted(calls, 'recorded clip')} in {counted(len(self._run.optimizer_steps), 'step')}"
-        if findings:
-            return f"{checked}: {counted(len(findings), 'finding')}."
-        return f"{checked}: as in {self._clip.name}."
+        outcome = counted(len(findings), "finding") if findings else f"as in {self._clip.name}"
+        return f"{checked}: {outcome}{'' if self._all_checked else ', but not all steps were checked'}."
 
     def _check_steps(self, windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> None:
-        earlier: Counter[tuple[str, str | None]] = Counter()  # the number of earlier steps of each optimizer
-        for lines, step in itertools.zip_longest(windows, steps):
-            optimizer = (step.optimizer, step.place) if step else next(iter(earlier), ("", None))
+        numbers = _earlier_steps(steps)
+        for lines, earlier in zip(windows, numbers, strict=True):
             for line in lines:
-                self._check_settings(line, earlier[optimizer])
-            earlier[optimizer] += 1
+                self._check_settings(line, earlier)
+        lost = [warning for warning in self._run.warnings if NOT_RECORDED in warning]
         if not steps:
-            self._notes[NO_STEPS] = None
-        elif any(NOT_REPORTED in warning for warning in self._run.warnings):
-            self._notes[COMPILED] = None
+            self._leave_unchecked(NO_STEPS)
+        elif lost:
+            self._leave_unchecked(UNCHECKED.format(reason=lost[0].partition(". ")[0].rstrip(".")))
         elif not is_off(self._config):
             windows = _with_shared(windows, steps)
-            paired, numbers = _are_paired(windows, steps), Counter[tuple[str, str | None]]()
-            for lines, step in zip(windows, steps, strict=False):
-                numbers[step.optimizer, step.place] += 1
+            paired = _are_paired(windows, steps)
+            for lines, step, earlier in zip(windows, steps, numbers, strict=False):
                 for problem in self._problems_of_step(step, [each for each in lines if _clips(each)], paired):
-                    self._add(numbers[step.optimizer, step.place], problem)
+                    self._add(earlier + 1, problem)
+
+    def _leave_unchecked(self, note: str) -> None:
+        self._notes[note], self._all_checked = None, False
 
     # -- settings
 
@@ -185,7 +189,7 @@ class _RunCheck:
         if step.clip_counts is not None:
             yield from self._problems_of_counts(step, step.clip_counts)
         elif not paired:
-            self._notes[NOT_PAIRED] = None
+            self._leave_unchecked(NOT_PAIRED)
         elif not lines:
             yield _of_step(step, "missing", "No clip was recorded before this step.")
         elif step.gradients is not None and not self._config.uses_names:
@@ -254,6 +258,17 @@ def _windows(run: RecordedRun) -> list[list[RecordedCall]]:
     """Return the calls before each step of an optimizer, and the calls after the last step."""
     ends = [step.calls for step in run.optimizer_steps]
     return [run.lines[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
+
+
+def _earlier_steps(steps: Sequence[OptimizerStep]) -> list[int]:
+    """Return the number of earlier steps of its optimizer for each step, and for the calls after the last step."""
+    optimizers = [(step.optimizer, step.place) for step in steps]
+    earlier = Counter[tuple[str, str | None]]()
+    numbers = []
+    for optimizer in [*optimizers, *optimizers[:1]]:
+        numbers.append(earlier[optimizer])
+        earlier[optimizer] += 1
+    return numbers or [0]
 
 
 def _with_shared(windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> list[list[RecordedCall]]:
@@ -340,6 +355,6 @@ def _ranges(steps: Sequence[int]) -> str:
     ends = [index for index, step in enumerate(ordered) if step + 1 not in ordered[index + 1 : index + 2]]
     starts = [0, *(end + 1 for end in ends)]
     parts = [f"{ordered[a]} to {ordered[b]}" if a < b else f"{ordered[a]}" for a, b in zip(starts, ends, strict=False)]
-    more = [f"and {len(parts) - MOST_RANGES} more ranges"] if len(parts) > MOST_RANGES else []
+    more = [f"and {counted(len(parts) - MOST_RANGES, 'more range')}"] if len(parts) > MOST_RANGES else []
     text = ", ".join([*parts[:MOST_RANGES], *more])
     return f"Step{'s' * (len(ordered) > 1)} {text}." if text else ""

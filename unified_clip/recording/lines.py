@@ -28,7 +28,10 @@ NO_CALLS = (
 )
 
 
-NOT_REPORTED = "is not recorded, because that graph cannot report values"
+NOT_RECORDED = "is not recorded"
+"""Each warning about a lost part of a recording contains this text."""
+
+NOT_REPORTED = f"{NOT_RECORDED}, because that graph cannot report values"
 
 NO_PROCESS = (
     "No clip calls were recorded, because no Python process that imports unified_clip or a framework was recorded. Put "

@@ -95,7 +95,15 @@ def test_a_recording_is_checked_without_a_command(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [[], ["--check", "clip.toml"], ["run.jsonl", "--out", "report.txt"], ["run.jsonl", "--nearest"]]
+    "options",
+    [
+        [],
+        ["run.jsonl"],
+        ["--check", "clip.toml"],
+        ["run.jsonl", "--out", "report.txt"],
+        ["run.jsonl", "--nearest"],
+        *(["run.jsonl", "--check", "clip.toml", option] for option in ("--norms", "--watch", "--force")),
+    ],
 )
 def test_options_of_the_check_need_each_other(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["record", *options]) == 2

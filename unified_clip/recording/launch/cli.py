@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         extra_words="Put -- before the command, for example: unified-clip record run.jsonl -- python train.py",
         epilog="Example: unified-clip record run.jsonl -- torchrun --nproc-per-node 2 train.py --epochs 1",
     )
-    record.add_argument("file", metavar="FILE", type=Path, help="the file to write")
+    record.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the file to write")
     record.add_argument("--force", action="store_true", help="replace FILE if it exists, when the command has ended")
     record.add_argument("--norms", action="store_true", help="record the exact norm of each gradient and weight")
     record.add_argument(

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..._guard import Hook, Observer
+from ..lines import NOT_RECORDED
 
 WATCHED = {
     "torch": ("torch", "install"),
@@ -28,7 +29,7 @@ class RecordingHook(Hook):
     """A hook whose errors go to the active recordings."""
 
     def __init__(self, name: str, what: str) -> None:
-        super().__init__(name, f"{what} is not recorded")
+        super().__init__(name, f"{what} {NOT_RECORDED}")
 
     @property
     def is_strict(self) -> bool:
