@@ -344,10 +344,10 @@ def test_explain_says_that_the_threshold_adapts() -> None:
     rule, _, last = explain(adaptive_config, "clip.toml").sentences
     assert "c = the threshold that EmaRatio(ratio=2.0, alpha=0.97, warmup_steps=25) computes from the" in rule
     assert "norms of earlier steps, but never more than 2." in rule
-    assert last == "The threshold depends on the norms of earlier steps. Each example is clipped as in the first step."
+    assert last == "The threshold depends on the norms of earlier steps."
     same = compare(adaptive_config, ClipConfig(rule="global_norm", threshold=2.0), ["a", "b"])
     assert not same.same
-    assert same.verdict == "The results are identical, but the configurations differ."
+    assert not same.telling
 
 
 @pytest.mark.parametrize("operation", ["vector", "indices", "floor", "sort", "total", "pack", "unpack"])
