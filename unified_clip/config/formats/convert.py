@@ -24,6 +24,7 @@ from ..schema import FAMILIES, Provenance, Settings
 from ..validation import settings_data
 from . import FORMATS, Format, placement
 from .base import OtherFamilyError, OwnFormat, name_format, parse_version
+from .python_source import PythonFormat
 
 UNIFIED_CLIP = "unified_clip"
 
@@ -289,7 +290,8 @@ def _advice(path: Path) -> str:
     elif unread := _unread_base(path):
         advice = unread
     elif path.suffix == ".py":
-        names = ", ".join(name for name, trainer in FORMATS.items() if "python" in trainer.kinds)
+        own = (trainer for trainer in FORMATS.values() if not isinstance(trainer, PythonFormat))
+        names = ", ".join(trainer.name for trainer in own if "python" in trainer.kinds)
         file = shlex.quote(str(path))
         advice = (
             "To compare the clips in this source with a clip configuration, such as clip.toml: "

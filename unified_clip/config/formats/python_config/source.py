@@ -6,9 +6,10 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from ...._kit.parse import UnreadableSourceError, parse_python
 from ...._kit.static_values import Target, UnknownValueError, evaluate
+from ....errors import ConfigError
 from ...documents import Document, Key, Unknown
-from ..python_source import statements
 from .changes import BASES, ROOTS, assigned_names, reads_base, unread_statements
 
 WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump()."
@@ -23,6 +24,13 @@ def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Docum
     for key, statement in unread_statements(body, reader.understood):
         reader.set(key, Unknown(ast.unparse(statement).partition("\n")[0], WHOLE), statement.lineno)
     return Document(name, text, "python", reader.data, reader.places)
+
+
+def statements(text: str, name: str) -> list[ast.stmt]:
+    try:
+        return parse_python(text).body
+    except UnreadableSourceError as error:
+        raise ConfigError(f"{name}: {error}", "UC102") from None
 
 
 class _Reader:
