@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..._command import UsageError, add_format
 from ..._command.mode_options import check_modes
 from ..._kit.display import cell
+from ..cli import ReadKey, add_key_options, imported
 
 if TYPE_CHECKING:
     from ..clip_config import ClipConfig
@@ -23,7 +24,7 @@ REMOVED = (
 )
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, read_key: ReadKey) -> None:
     parser = commands.add_parser(
         "explain",
         help="explain what a clip configuration does to a gradient, or how two configurations differ",
@@ -41,6 +42,7 @@ def add_parser(commands: Any) -> None:
         metavar="RUN.jsonl",
         help="a recorded run. Also print at how many of its steps a configuration would clip",
     )
+    add_key_options(parser, "A", read_key)
     parser.add_argument("--gradients", "--step", dest="removed", help=argparse.SUPPRESS)
     add_format(parser, "text", "json", old=["json"])
     parser.set_defaults(run=run)
@@ -56,10 +58,10 @@ def run(options: argparse.Namespace) -> int:
     second = "a second configuration B"
     check_modes(options, {second: ("from_b",)}, second if options.b is not None else "")
     paths = [path for path in (options.a, options.b) if path is not None]
-    configs = []
-    for path, format_, way in zip(paths, (options.from_a, options.from_b), ("--from", "--from-b"), strict=False):
-        with naming_advice(f"pass {way} {{}}"):
-            configs.append(ClipConfig.import_from(path, format_))
+    configs = [imported(options, options.a, options.from_a)]
+    if options.b is not None:
+        with naming_advice("pass --from-b {}"):
+            configs.append(ClipConfig.import_from(options.b, options.from_b))
     names = [path.name if options.b is None or options.a.name != options.b.name else str(path) for path in paths]
     if options.b is None:
         result: ExplainedConfig | ConfigComparison = compare.explain(configs[0], names[0])
