@@ -146,7 +146,7 @@ class AdaptiveStates:
         if saved != expected:
             raise ValueError(
                 f"the saved state has the adaptive rules {saved!r:.200}, but this configuration has {expected}. Load a "
-                "state that state_dict() of this configuration returned. The group name '' is for parameters in no group."
+                "state that state_dict() of this configuration returned. The name '' is for parameters in no group."
             )
         self.current = {name: state.from_data(rule, data[name].get("state")) for name, rule in self._rules.items()}
 
