@@ -164,6 +164,14 @@ def test_a_key_is_a_text_as_in_yaml_12() -> None:
     assert [document.line([key]) for key in document.data] == [1, 2, 3, 4]
 
 
+def test_a_key_that_replaces_a_merged_key_is_no_duplicate() -> None:
+    text = "base: &base\n  a: 1\nown:\n  <<: *base\n  a: 2\ntwice:\n  a: 3\n  a: 4\n"
+    document = documents.parse(text, "yaml", "a.yml")
+    assert document.data["own"] == {"a": 2}
+    assert [(each.keys, each.line, each.value) for each in document.duplicates] == [(("twice", "a"), 7, 3)]
+    assert [document.line(keys) for keys in (["own", "a"], ["twice", "a"])] == [5, 8]
+
+
 def test_documents_with_the_same_text_do_not_share_their_tables() -> None:
     documents.parse("a:\n  b: 1\n", "yaml", "first.yaml").data["a"]["b"] = 2
     assert documents.parse("a:\n  b: 1\n", "yaml", "second.yaml").data == {"a": {"b": 1}}
