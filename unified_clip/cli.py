@@ -92,7 +92,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
     options.command_line = command_line
     action = f"{options.command} {options.action}" if options.command == "config" else options.command
-    action = "config check" if getattr(options, "check", None) else action
+    reads_as_check = getattr(options, "check", None) or getattr(options, "key", None)
+    action = "config check" if reads_as_check else action
     if lacking := not_installed(action if action in EXTRAS else options.command):
         raise UsageError(lacking, "UC204")
     _end_in_order()
@@ -123,8 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     check_command.add_run_check(record_command.add_parser(commands))
     compare_command.add_parser(commands)
     bench_command.add_parser(commands)
-    explain_command.add_parser(commands)
-    check_command.add_parser(config_commands.add_parsers(commands))
+    explain_command.add_parser(commands, _read_key)
+    check_command.add_parser(config_commands.add_parsers(commands, _read_key))
     port_command.add_parser(commands)
     verify_command.add_parser(commands)
     completion_command.add_parser(commands, _parser, _format_names)
@@ -148,6 +149,13 @@ def _read_ported(path: Path) -> Any:
     from .port.report import build
 
     return build.read(path)
+
+
+def _read_key(*declared: Any) -> Any:
+    """Read a declared key, for the modules of `config`, which must not import `check`."""
+    from .check.rules import declared_key
+
+    return declared_key.read(*declared)
 
 
 def _format_names() -> Iterable[str]:

@@ -46,7 +46,7 @@ def test_a_page_without_a_place_for_a_table_is_rejected(tmp_path: Path, capsys: 
 
 def test_the_table_of_keys_has_rows_of_every_format() -> None:
     assert list(dict.fromkeys(key.format for key in KEYS)) == list(FORMATS)
-    assert {key.support for key in KEYS} == {"imported and exported", "imported", "rejected"}
+    assert {key.support for key in KEYS} == {"imported and exported", "imported", "exported", "rejected"}
 
 
 def test_every_setting_that_is_not_imported_has_a_row() -> None:

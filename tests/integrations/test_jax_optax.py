@@ -325,11 +325,7 @@ def test_a_state_of_another_adaptive_rule_is_an_error(saved: str | None, resumed
     grads = {"weight": jnp.ones(2)}
     _, state = clips[0].update(grads, clips[0].init(grads))
     update = jax.jit(clips[1].update) if jitted else clips[1].update
-    message = "does not match the configuration's adaptive rules: "
-    if saved is None or resumed is None:
-        message = "has no values for the configuration's rule "
-    if resumed is None:
-        message = r"has values for an adaptive rule, but the configuration has no such rule\. "
+    message = rf"has values for {int(saved is not None)} adaptive rules, and does not match the configuration's rules: "
     with pytest.raises(ValueError, match=rf"^the optimizer's state {message}.*new optimizer state"):
         update(grads, state)
 

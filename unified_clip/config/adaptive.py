@@ -113,16 +113,11 @@ class AdaptiveStates:
         expected = list(map(state.length, self._rules.values()))
         fits = [None in (own, length) or own == length for own, length in zip(expected, lengths, strict=False)]
         if len(lengths) != len(expected) or not all(fits):
-            own = ", ".join(sorted(map(str, self._rules.values())))
-            problem = f"the optimizer's state does not match the configuration's adaptive rules: {own}"
-            if not lengths:
-                problem = f"the optimizer's state has no values for the configuration's rule {own}"
-            elif not self._rules:
-                problem = (
-                    "the optimizer's state has values for an adaptive rule, but the configuration has no such rule"
-                )
+            own = ", ".join(sorted(map(str, self._rules.values()))) or "none"
             raise ValueError(
-                f"{problem}. Use the configuration that created this state, or start with a new optimizer state."
+                f"the optimizer's state has values for {len(lengths)} adaptive rules, and does not match the "
+                f"configuration's rules: {own}. Use the configuration that created this state, or start with a new "
+                "optimizer state."
             )
         return {
             name: self._read(name, tensor) if backend.has_values(tensor) else tensor
@@ -144,40 +139,16 @@ class AdaptiveStates:
 
     def load(self, data: Any) -> None:
         """Replace the current states by data from `save`. After an error, the current states are unchanged."""
-        if not isinstance(data, dict):
+        expected = {name: self._tables[name].rule for name in self._rules}
+        saved = data
+        if isinstance(data, dict):
+            saved = {name: each.get("rule") if isinstance(each, dict) else None for name, each in data.items()}
+        if saved != expected:
             raise ValueError(
-                f"in this state, `adaptive` is {data!r:.60}, not a dict. Pass the dict that state_dict() returned."
+                f"the saved state has the adaptive rules {saved!r:.200}, but this configuration has {expected}. Load a "
+                "state that state_dict() of this configuration returned. The name '' is for parameters in no group."
             )
-        if bool(data) != bool(self._rules):
-            problem = "in this state, `adaptive` is empty, but this configuration has an adaptive rule."
-            if data:
-                problem = (
-                    "in this state, `adaptive` has values, but this configuration has no adaptive rule that keeps a "
-                    "state."
-                )
-            raise ValueError(f"{problem} Load a state that this configuration saved.")
-        if set(data) != set(self._rules):
-            raise ValueError(
-                f"the saved state has the groups {sorted(data)}, but the configuration has adaptive rules for "
-                f"the groups {sorted(self._rules)}. Load a state that this configuration saved. The group name '' is "
-                "for parameters in no group."
-            )
-        loaded = {}
-        for name, rule in self._rules.items():
-            if not isinstance(data[name], dict):
-                raise ValueError(
-                    f"the saved state of the group {name!r} is {data[name]!r:.60}, not a dict. Load the dict that "
-                    "state_dict() returned. The group name '' is for parameters in no group."
-                )
-            kind = data[name].get("rule")
-            if kind != self._tables[name].rule:
-                raise ValueError(
-                    f"the saved state has the rule {kind!r} for the group {name!r}, but the configuration has the rule "
-                    f"{self._tables[name].rule!r}. Load a state that this configuration saved. The group name '' is "
-                    "for parameters in no group."
-                )
-            loaded[name] = state.from_data(rule, data[name].get("state"))
-        self.current = dict(loaded)
+        self.current = {name: state.from_data(rule, data[name].get("state")) for name, rule in self._rules.items()}
 
     def _read(self, name: str, packed: Tensor) -> dict[str, Any]:
         return state.read_packed(self._rules[name], backend_of(packed).to_numpy(packed))

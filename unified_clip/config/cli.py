@@ -4,18 +4,52 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import write_new
+from .._command import UsageError, write_new
+from .._command.mode_options import check_modes
 from .._kit.display import safe
 
 if TYPE_CHECKING:
     from .clip_config import ClipConfig
 
+ReadKey = Callable[[Path, str, str, Sequence[str], str | None], "ClipConfig"]
+"""Reads a key of the user's own code, as an entry of `check.key` declares it."""
 
-def add_parsers(commands: Any) -> Any:
+
+def add_key_options(parser: argparse.ArgumentParser, file: str, read_key: ReadKey) -> None:
+    options = parser.add_argument_group(f"{file}: a key that your own code reads, as an entry of check.key declares it")
+    options.add_argument("--key", metavar="NAME", help="the last names of the key, such as optim.grad_clip")
+    options.add_argument("--rule", choices=("value", "norm", "global_norm"), help="the rule by which your code clips")
+    options.add_argument("--off", action="append", metavar="VALUE", help="a value with which your code does not clip")
+    options.add_argument(
+        "--family",
+        choices=("pytorch", "tensorflow", "paddle"),
+        help="the family of the framework's function that your code calls (default: pytorch)",
+    )
+    parser.set_defaults(read_key=read_key)
+
+
+def imported(options: argparse.Namespace, path: Path, format_: str | None) -> ClipConfig:
+    """Return the clip in a file: of the declared key, or of a trainer."""
+    from .clip_config import ClipConfig
+    from .formats.base import naming_advice
+
+    check_modes(options, {"--key": ("rule", "off", "family")}, "--key" if options.key else "")
+    if options.key and format_:
+        raise UsageError("--key and --from do not apply to the same file. Remove one of them.")
+    if options.key and options.rule is None:
+        raise UsageError("--key needs the rule by which your code clips. Add --rule, such as --rule global_norm.")
+    if options.key:
+        key_config: ClipConfig = options.read_key(path, options.key, options.rule, options.off or (), options.family)
+        return key_config
+    with naming_advice("pass --from {}"):
+        return ClipConfig.import_from(path, format_)
+
+
+def add_parsers(commands: Any, read_key: ReadKey) -> Any:
     config = commands.add_parser(
         "config",
         help="import, export or check clip settings of trainers",
@@ -32,6 +66,7 @@ def add_parsers(commands: Any) -> Any:
     import_.add_argument(
         "--out", type=Path, metavar="FILE", help="the new .toml, .yaml or .json file to write (default: print TOML)"
     )
+    add_key_options(import_, "FILE", read_key)
     import_.set_defaults(run=_import)
     export = actions.add_parser("export", help="convert a clip configuration to a trainer's configuration")
     export.add_argument(
@@ -67,12 +102,9 @@ def add_parsers(commands: Any) -> Any:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from .clip_config import ClipConfig
     from .documents import kind_of
-    from .formats.base import naming_advice
 
-    with naming_advice("pass --from {}"):
-        config = ClipConfig.import_from(options.file, options.format)
+    config = imported(options, options.file, options.format)
     text = config.dumps(kind_of(options.out) if options.out else "toml")
     _output(text, config.notes, options.out)
     return 0

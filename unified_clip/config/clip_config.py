@@ -23,7 +23,6 @@ from .formats import convert, from_optimizer
 from .optimizer_integrations import integration, with_names, without_hash
 from .outcome import OutcomeProperties
 from .schema import Settings
-from .validation import settings_data
 
 
 class ClipConfig(OutcomeProperties, Settings):
@@ -130,7 +129,7 @@ class ClipConfig(OutcomeProperties, Settings):
             >>> ClipConfig.loads('rule = "global_norm"\\nthreshold = 1.0')
             ClipConfig(rule='global_norm', threshold=1.0)
         """
-        return cls(**settings_data(documents.parse(text, kind, "the text")))
+        return cls(**convert.settings_data(documents.parse(text, kind, "the text")))
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:

@@ -12,6 +12,7 @@ from packaging.version import Version
 from unified_clip.config import documents
 from unified_clip.config.documents import DOCUMENT_KINDS, Document
 from unified_clip.config.formats import FORMATS, Format
+from unified_clip.config.formats.python_source import PythonFormat
 
 DATA = Path(__file__).parents[2] / "data" / "formats"
 PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
@@ -82,7 +83,10 @@ def samples(trainer: Format) -> list[Sample]:
     return [Sample(trainer, **sample) for sample in expected["sample"]]
 
 
-SAMPLES = [sample for trainer in FORMATS.values() for sample in samples(trainer)]
+READ = {name: trainer for name, trainer in FORMATS.items() if not isinstance(trainer, PythonFormat)}
+"""The formats whose files are imported."""
+
+SAMPLES = [sample for trainer in READ.values() for sample in samples(trainer)]
 
 VERSIONS = sorted(
     {(entry.format.name, entry.version or entry.format.newest) for entry in SAMPLES if not entry.error}

@@ -186,14 +186,14 @@ def test_the_edit_has_the_key_where_the_file_has_it(check: Check, name: str, tex
 FORMATS = '\n[check.formats]\n"a.py" = "optax"\n'
 
 
-def test_source_in_check_formats_is_counted_once(check: Check) -> None:
-    clip = PADDLE + FORMATS
-    report = check({"a.py": OPTAX.format(1.0)}, clip)
-    assert [(each.clip, each.line) for each in report.clips] == [("optax.clip_by_global_norm", 3)]
-    finding = only_finding(check({"a.py": OPTAX.format(0.5)}, clip))
-    assert (finding.line, finding.clip) == (3, "optax.clip_by_global_norm")
-    own = "from unified_clip import ClipConfig\n\n\ntransform = ClipConfig.load('clip.toml').as_optax()\n"
-    assert check({"a.py": own}, clip).counts.clips == 1
+def test_source_has_no_format_in_check_formats(check: Check) -> None:
+    """The check reads source without an entry of check.formats."""
+    assert [(each.clip, each.line) for each in check({"a.py": OPTAX.format(1.0)}, PADDLE).clips] == [
+        ("optax.clip_by_global_norm", 3)
+    ]
+    finding = only_finding(check({"a.py": OPTAX.format(1.0)}, PADDLE + FORMATS))
+    assert (finding.kind, finding.clip) == ("unknown", "configuration")
+    assert "Remove an entry of check.formats for this file" in finding.does + finding.edit
 
 
 def test_a_shared_rule_that_clips_nothing_during_its_warm_up_has_a_note(check: Check) -> None:

@@ -22,7 +22,7 @@ ADVICE = ("Or", "To ", "Correct ", "If ", "The clip then differs")
 
 STILL_FAILS = "If you change only these keys, the check still fails:"
 HYDRA = "# @package"
-WITHOUT_KEYS = ("detectron2", "mmcv", "mmengine", "optax", "paddle", "paddleclas")
+WITHOUT_KEYS = ("detectron2", "mmcv", "mmengine", "paddleclas")
 """The formats without a global norm, or with samples in Python only: their edits have no keys."""
 
 HAS_TAG = "tagged.yaml"

@@ -44,7 +44,7 @@ def test_loading_a_trainers_own_file_names_the_command_that_imports_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = samples_that_are_recognised()
-    assert {path.parent.name for path in paths} >= {"deepspeed", "lightning", "optax", "megatron"}
+    assert {path.parent.name for path in paths} >= {"deepspeed", "lightning", "mmengine", "megatron"}
     for path in paths:
         with pytest.raises(ConfigError, match=r"is a configuration of .*, not of unified_clip\. Import it: ") as caught:
             ClipConfig.load(path)
@@ -123,7 +123,7 @@ def test_python_source_has_other_commands(write: Write, code: str) -> None:
         ClipConfig.import_from(path)
     text = str(raised.value)
     assert f"unified-clip config check clip.toml {path}. To list the clips: unified-clip port {path}. If the" in text
-    assert text.endswith("where NAME is one of mmcv, mmengine, optax, paddle.")
+    assert text.endswith("where NAME is one of mmcv, mmengine.")
 
 
 def test_a_file_with_only_a_clip_key_is_rejected_with_the_formats_that_have_it(write: Write) -> None:

@@ -137,7 +137,7 @@ def test_an_interpolation_is_the_value_that_it_names(text: str, expected: object
         ("${oc.env:A}", "is only known at run time. The value needs the resolver oc.env."),
         ("${oc.env:A,1}", "is only known at run time. The value needs the resolver oc.env."),
         ("${a.b.c}", "${a.b.c} names a key that does not exist."),
-        ("${a", "${a has no closing brace. Add the brace: }."),
+        ("${a", "${a has braces that do not match."),
         ("${}", "${} does not name a key."),
         ("\\${a.b}", "\\${a.b} has an escaped ${, which is not supported."),
         ("${a.list[7]}", "${a.list[7]} names a key that does not exist."),
@@ -156,6 +156,20 @@ def test_an_ordered_dict_is_a_table_if_its_entries_are_pairs() -> None:
     assert documents.parse(f"{tag}\n- - - b\n    - 1\n  - - a\n    - [2]\n", "yaml", "a.yml").data == {"b": 1, "a": [2]}
     for entries in ("- - [1, 2]\n", "- - [a]\n", "- []\n- []\n", "- 1\n"):
         assert isinstance(documents.parse(f"{tag}\n{entries}", "yaml", "a.yml").data, Unknown)
+
+
+def test_a_key_is_a_text_as_in_yaml_12() -> None:
+    document = documents.parse("off: [a]\nNo: off\ntrue: 1\n3: b\n", "yaml", "a.yml")
+    assert document.data == {"off": ["a"], "No": False, True: 1, 3: "b"}
+    assert [document.line([key]) for key in document.data] == [1, 2, 3, 4]
+
+
+def test_a_key_that_replaces_a_merged_key_is_no_duplicate() -> None:
+    text = "base: &base\n  a: 1\nown:\n  <<: *base\n  a: 2\ntwice:\n  a: 3\n  a: 4\n"
+    document = documents.parse(text, "yaml", "a.yml")
+    assert document.data["own"] == {"a": 2}
+    assert [(each.keys, each.line, each.value) for each in document.duplicates] == [(("twice", "a"), 7, 3)]
+    assert [document.line(keys) for keys in (["own", "a"], ["twice", "a"])] == [5, 8]
 
 
 def test_documents_with_the_same_text_do_not_share_their_tables() -> None:

@@ -139,15 +139,6 @@ def test_every_difference_is_named() -> None:
         assert not comparison.same
 
 
-def test_results_that_are_not_finite_differ() -> None:
-    """With an infinite norm, one configuration returns 0 and NaN, and the other configuration returns only NaN."""
-    gradients = {"w": np.array([np.inf, 1.0], np.float32)}
-    a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="tensorflow")
-    (row,) = compare.compare(a, b, ["a", "b"], gradients).compared
-    assert row.distance == math.inf
-    assert compare.compare(b, b, ["a", "b"], gradients).compared[0].distance == 0
-
-
 def head(**settings: Any) -> dict[str, Any]:
     return {"name": "head", "include": ["head.*"], **settings}
 
@@ -227,50 +218,6 @@ def test_a_schedule_that_never_changes_is_a_number() -> None:
     assert (comparison.same, comparison.differences) == (True, [])
 
 
-def test_passed_gradients_are_compared_at_later_steps() -> None:
-    later = PLAIN | {"threshold": {"schedule": "piecewise", "values": [1, 2], "boundaries": [7]}}
-    gradients = {"w": np.array([3.0, 4.0])}
-    rows = compare.compare(ClipConfig(**PLAIN), ClipConfig(**later), ["a", "b"], gradients).compared
-    assert [(each.of, each.distance > 0) for each in rows] == [
-        ("your gradients", False),
-        ("your gradients, at step 7", True),
-    ]
-
-
-LINEAR = {"threshold": {"schedule": "linear", "start": 9.0, "end": 1.0, "steps": 100}}
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        # a schedule of a group in one, and of all other parameters in the other
-        ({"threshold": 9.0, "groups": [{"name": "bias", "include": ["*.bias"], **LINEAR}]}, LINEAR),
-        # the same schedule of other groups
-        *[
-            [
-                {"threshold": 9.0, "groups": [{"name": "group", "include": [pattern], **LINEAR}]}
-                for pattern in ("*.bias", "*.weight")
-            ]
-        ],
-        # the same schedule with another rule
-        (LINEAR, LINEAR | {"rule": "norm"}),
-    ],
-)
-def test_passed_gradients_are_compared_at_the_steps_of_every_schedule(
-    first: dict[str, Any], second: dict[str, Any]
-) -> None:
-    gradients = {"a.weight": np.array([3.0, 4.0]), "a.bias": np.array([3.0])}
-    a, b = (ClipConfig(**{"rule": "global_norm"} | settings) for settings in (first, second))
-    rows = compare.compare(a, b, ["a", "b"], gradients).compared
-    assert [each.of for each in rows] == ["your gradients", *(f"your gradients, at step {n}" for n in (25, 100))]
-    assert [each.distance > 0 for each in rows] == [False, rows[1].distance > 0, True]
-
-
-def test_configurations_with_the_same_effect_are_compared_at_one_step() -> None:
-    a, b = (ClipConfig(rule="global_norm", family=family, **LINEAR) for family in ("pytorch", None))
-    assert examples.steps([a, b], 3) == [3]
-
-
 LABELS = {
     "a norm": (PLAIN, 2, False),
     "excluded names": (PLAIN | {"exclude": ["*.bias", "head.*"]}, 2, False),
@@ -284,7 +231,7 @@ LABELS = {
 @pytest.mark.parametrize("label", LABELS)
 def test_labels_are_true(label: str) -> None:
     settings, order, each_tensor = LABELS[label]
-    cases = examples.examples([ClipConfig(**settings)], 0)
+    cases = examples.examples([ClipConfig(**settings)])
     assert len(cases) == 3
     for example, share in zip(cases, (0.5, 1, 10), strict=True):
         arrays = [array.astype(np.float64) for array in example.gradients.values()]
@@ -319,7 +266,7 @@ def test_examples_have_the_same_order_in_every_process() -> None:
         "from unified_clip import ClipConfig; from unified_clip.config.explain import examples\n"
         "rules = [('global_norm', {}), ('norm', {}), ('norm', {'norm_type': 1}), ('value', {})]\n"
         "configs = [ClipConfig(rule=rule, threshold=1.0, **more) for rule, more in rules]\n"
-        "print([example.of for example in examples.examples(configs, 0)])"
+        "print([example.of for example in examples.examples(configs)])"
     )
     orders = {
         subprocess.run(
@@ -338,49 +285,63 @@ def test_thresholds_of_0_and_infinity_have_examples(threshold: Any) -> None:
 @pytest.mark.parametrize("pattern", ["head.*", "h?ad", "[abc]ead.*", "head", "*.[!x]ead", "**", "{odd}", "[", "[]]a"])
 def test_patterns_have_names(pattern: str) -> None:
     config = ClipConfig(**PLAIN, groups=[{"name": "g", "include": [pattern], "threshold": 77.0}])
-    assert any("norm 77 " in each.of for each in examples.examples([config], 0))
+    assert any("norm 77 " in each.of for each in examples.examples([config]))
 
 
 def test_many_patterns_have_examples() -> None:
     groups = [{"name": str(i), "include": [f"layer{i}.*"]} for i in range(100)]
-    assert len(examples.examples([ClipConfig(**PLAIN, groups=groups)], 0)) == 3 * 101 + 1
+    assert len(examples.examples([ClipConfig(**PLAIN, groups=groups)])) == 3 * 101 + 1
 
 
-def test_distances_are_relative_to_the_largest_element() -> None:
-    a, b = ClipConfig(rule="value", threshold=100.0), ClipConfig(rule="value", threshold=75.0)
-    (row,) = compare.compare(a, b, ["a", "b"], {"w": np.array([200.0, 1.0])}).compared
-    assert row.distance == 0.25
-    assert "the clipped norm of b is lower by 0.25 times that of a" in row.sentence
+NAN, INF = math.nan, math.inf
+SKIP, ZERO, RAISE = (PLAIN | {"nonfinite": nonfinite} for nonfinite in ("skip", "zero", "raise"))
+TENSORFLOW = PLAIN | {"family": "tensorflow"}
+VALUE = {"rule": "value"}
+
+EFFECTS = [
+    # the gradient, two configurations, their outcomes, and the distance of their results
+    (
+        [200.0, 1.0],
+        {"rule": "value", "threshold": 100.0},
+        {"rule": "value", "threshold": 75.0},
+        "clipped clipped",
+        0.25,
+    ),
+    ([INF, 1.0], PLAIN, TENSORFLOW, "clipped clipped", INF),
+    ([INF, 1.0], TENSORFLOW, TENSORFLOW, "clipped clipped", 0.0),
+    ([NAN, 1.0], PLAIN, RAISE, "clipped raises", INF),
+    ([NAN, 1.0], SKIP, ZERO, "skipped clipped", INF),
+    ([NAN, 1.0], SKIP, SKIP, "skipped skipped", 0.0),
+    ([0.5, 0.5], PLAIN, {"rule": "none"}, "unchanged unchanged", 0.0),
+]
 
 
-def test_only_the_first_numbers_are_shown() -> None:
-    gradients = {name: np.arange(5.0) for name in "abcde"}
-    (worked,) = compare.explain(ClipConfig(rule="none"), "a", gradients).worked
+@pytest.mark.parametrize(("gradient", "a", "b", "outcomes", "distance"), EFFECTS)
+def test_outcomes_and_distances(
+    gradient: list[float], a: dict[str, Any], b: dict[str, Any], outcomes: str, distance: float
+) -> None:
+    example = examples.Example("gradients", {"w": np.array(gradient)})
+    row = compare._compare(ClipConfig(**a), ClipConfig(**b), example, ["a", "b"])
+    assert (f"{row.a.outcome} {row.b.outcome}", row.distance) == (outcomes, distance)
+    for result in (row.a, row.b):
+        assert (result.results is None) == (result.outcome in ("skipped", "raises"))
+        assert math.isnan(result.norm) == math.isnan(sum(gradient))
+    if "skipped clipped" in outcomes:
+        assert row.sentence == "gradients: a skips the step, b does not"
+
+
+def test_only_the_first_numbers_are_part_of_the_data() -> None:
+    example = examples.Example("gradients", {name: np.arange(5.0) for name in "abcde"})
+    worked, _ = compare._apply(ClipConfig(rule="none"), example)
     assert worked.results == {name: [0.0, 1.0, 2.0] for name in "abc"}
     assert worked.norm_clipped == pytest.approx(math.sqrt(5 * 30))  # of all
 
 
-def test_skipped_steps_and_errors_are_outcomes() -> None:
-    gradients = {"w": np.array([math.nan, 1.0])}
-    ways = ("family", "raise", "skip", "zero")
-    for nonfinite, outcome in zip(ways, ("clipped", "raises", "skipped", "clipped"), strict=True):
-        (worked,) = compare.explain(ClipConfig(**PLAIN, nonfinite=nonfinite), "a", gradients).worked
-        assert (worked.outcome, math.isnan(worked.norm)) == (outcome, True)
-        assert (worked.results is None) == (outcome != "clipped")
-    skip, zero = (ClipConfig(**PLAIN, nonfinite=nonfinite) for nonfinite in ("skip", "zero"))
-    (row,) = compare.compare(skip, zero, ["a", "b"], gradients).compared
-    assert row.sentence == "your gradients: a skips the step, b does not"
-    assert row.distance == math.inf
-    assert compare.compare(skip, skip, ["a", "b"], gradients).compared[0].distance == 0
-
-
 def test_json_has_words_for_inf_and_nan() -> None:
-    gradients = {"w": np.array([math.inf, 1.0])}
-    a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, nonfinite="skip")
-    data = json.loads(json.dumps(compare.as_data(compare.compare(a, b, ["a", "b"], gradients)), allow_nan=False))
-    (row,) = data["compared"]
+    data = compare.as_data(compare.compare(ClipConfig(**PLAIN), ClipConfig(**SKIP), ["a", "b"]))
+    row = json.loads(json.dumps(data, allow_nan=False))["compared"][-1]
     assert (row["a"]["norm"], row["distance"]) == ("inf", "inf")
-    assert row["a"]["results"] == {"w": ["nan", 0.0]}
+    assert row["a"]["results"]["dense.weight"] == ["nan", 0.0]
     assert row["b"]["results"] is None
 
 
@@ -397,7 +358,8 @@ def test_a_trainers_steps_that_are_not_finite_replace_the_sentence_about_the_rul
     explanation = compare.explain(trainer, "ds.json")
     assert (explanation.sentences[-1], explanation.notes) == (skips, [])
     compared = compare.compare(trainer, rule, ["ds.json", "clip.toml"])
-    assert compared.verdict == "The results are identical, but the configurations differ."
+    assert not compared.telling
+    assert compared.verdict.endswith("but the results of all examples are identical.")
     assert [(each.a, each.b) for each in compared.differences] == [(skips, "clipped by the rule")]
     assert compare.compare(trainer, trainer, ["a", "b"]).same
     assert not ClipConfig.loads(trainer.dumps()).not_finite, "a clip by the saved configuration follows the rule"

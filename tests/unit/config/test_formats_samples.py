@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
-from support.config.format_samples import DATA, SAMPLES, Sample, keys_of, row, samples
+from support.config.format_samples import DATA, READ, SAMPLES, Sample, keys_of, row, samples
 
 from unified_clip import ClipConfig, ConfigError
-from unified_clip.config.formats import FORMATS, Format, convert
+from unified_clip.config.formats import Format, convert
 from unified_clip.config.schema import Settings
 
-each_format = pytest.mark.parametrize("trainer", FORMATS.values(), ids=list(FORMATS))
+each_format = pytest.mark.parametrize("trainer", READ.values(), ids=list(READ))
 each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
 
 

@@ -17,9 +17,9 @@ def test_a_short_file_has_its_expected_result(case: Case, tmp_path: Path) -> Non
 
 
 def test_each_format_has_a_sample_or_a_case_of_a_misplaced_and_of_an_absent_key() -> None:
-    from support.config.format_samples import SAMPLES
+    from support.config.format_samples import READ, SAMPLES
 
-    formats = {name for name, trainer in FORMATS.items() if trainer.clip_keys}
+    formats = {name for name, trainer in READ.items() if trainer.clip_keys}
     assert {*FORMATS} - formats == {"optax", "paddle"}, "Python source"
     for shows in ("misplaced", "absent"):
         shown = {sample.format.name for sample in SAMPLES if sample.shows == shows}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import ConfigError
-from . import toml_text, yaml_text
 from .keys import Duplicate, Key, dotted, format_value
 from .unknown import UNKNOWN, PartialTable, Unknown
 
@@ -32,7 +31,7 @@ class Document:
     """The merged values. A value that cannot be read is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """The line of each key. Empty for toml, yaml and json, because the method `line` finds these lines in `text`."""
+    """The line of each key, or an empty mapping for a document with `line_of`."""
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
@@ -40,6 +39,8 @@ class Document:
 
     layers: tuple[Layer, ...] = ()
     """The merged files. Later files replace keys of earlier files."""
+
+    line_of: Callable[[Sequence[Key]], int | None] | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -59,9 +60,9 @@ class Document:
     def line(self, keys: Sequence[Key]) -> int | None:
         """Return the line of a key, or of the nearest enclosing table."""
         document, keys = self.origin(keys)
-        find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
         for length in range(len(keys), 0, -1):
-            line = find(document.text, keys[:length]) if find else document.places.get(tuple(keys[:length]))
+            inner = tuple(keys[:length])
+            line = document.line_of(inner) if document.line_of else document.places.get(inner)
             if line is not None:
                 return line
         return None

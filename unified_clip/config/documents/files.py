@@ -17,7 +17,7 @@ from ..._kit.plain_json import plain
 from ...errors import ConfigError
 from . import json_text, script_options, toml_text, yaml_text
 from .document import Document
-from .keys import Duplicate
+from .keys import Parsed
 from .parse_error import ParseError
 
 DOCUMENT_KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
@@ -41,21 +41,22 @@ def parse(text: str, kind: str, name: str) -> Document:
     """Parse TOML, YAML or JSON. Trainers' parsers use the last of duplicate keys, so duplicates raise no error."""
     _check_kind(kind)
     try:
-        data, duplicates = copy.deepcopy(_parsed(text, kind))
+        parsed = _parsed(text, kind)
     except ParseError as error:
         line = f", line {error.line}" if error.line else ""
         raise ConfigError(f"{name}{line}: {error}", "UC102") from None
     except RecursionError:
         problem = "its lists or tables are nested too deep to be read. Use fewer levels."
         raise ConfigError(f"{name}: {problem}", "UC102") from None
-    return Document(name, text, kind, {} if data is None else data, duplicates=duplicates)
+    data = {} if parsed.data is None else copy.deepcopy(parsed.data)
+    return Document(name, text, kind, data, duplicates=parsed.duplicates, line_of=parsed.line_of)
 
 
 @lru_cache(maxsize=64)  # several formats read the same base files
-def _parsed(text: str, kind: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    data, duplicates = PARSERS[kind](text)
-    _check_depth(data)
-    return data, duplicates
+def _parsed(text: str, kind: str) -> Parsed:
+    parsed = PARSERS[kind](text)
+    _check_depth(parsed.data)
+    return parsed
 
 
 def _check_depth(data: Any) -> None:

@@ -11,6 +11,7 @@ from .keys import Key
 from .unknown import PartialTable, Unknown
 
 ADVICE = "Write the value instead, or import the resolved configuration, which Hydra prints with `--cfg job --resolve`."
+INNERMOST = re.compile(r"\$\{([^${}]*)\}")
 LONGEST = 10_000
 """The maximum length of a text after its interpolations are replaced."""
 
@@ -69,40 +70,37 @@ class _Resolver:
             self.active.discard(path)
 
     def _replaced(self, path: tuple[Key, ...], text: str) -> Any:
-        parts: list[Any] = []
-        position = 0
-        for match in re.finditer(r"\\*\$\{", text):
-            if match.start() < position:
-                continue
-            if match[0].count("\\") % 2:
-                raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} has an escaped ${{, which is not supported."))
-            end = _closing(text, match.end())
-            parts += [text[position : match.start()], self._named(path, text[match.end() : end - 1])]
-            position = end
-        parts.append(text[position:])
-        rest = [part for part in parts if part != "" or not isinstance(part, str)]
-        if len(rest) == 1:
-            return rest[0]
-        if any(isinstance(part, dict | list) for part in rest):
-            raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} inserts a table or a list into a text."))
-        if sum(len(str(part)) for part in rest) > LONGEST:
-            raise _UnknownError(
-                Unknown(text, ADVICE, f"{text:.60} has more than {LONGEST} characters with its values inserted.")
-            )
-        return "".join(map(str, rest))
+        """Replace the innermost interpolations until there is none."""
+        if "\\${" in text:
+            raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} has an escaped ${{, which is not supported."))
+        result = text
+        while match := INNERMOST.search(result):
+            value = self._named(path, match[1])
+            if match[0] == result:
+                return value
+            if isinstance(value, dict | list):
+                raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} inserts a table or a list into a text."))
+            result = f"{result[: match.start()]}{value}{result[match.end() :]}"
+            if len(result) > LONGEST:
+                problem = f"{text:.60} has more than {LONGEST} characters with its values inserted."
+                raise _UnknownError(Unknown(text, ADVICE, problem))
+        if "${" in result:
+            raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} has braces that do not match."))
+        return result
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
-        if "${" in name:
-            name = str(self._replaced(path, name))
         if ":" in name:
             resolver = name.partition(":")[0]
             raise _UnknownError(Unknown(name, f"The value needs the resolver {resolver}. {ADVICE}"))
-        keys = self._keys(path, name.strip())
+        name = name.strip()
+        dots = len(name) - len(name.lstrip("."))  # a relative name, such as `.clip` or `..clip`
+        keys: list[Key] = [key for key in re.split(r"[.\[\]]+", name) if key]
         if not keys:
             raise _UnknownError(Unknown(name, ADVICE, f"${{{name:.60}}} does not name a key."))
+        keys = [*path[: len(path) - dots], *keys] if dots else keys
         value = self.data
-        for length in range(len(keys)):
-            value = self._inner(keys[:length], value, keys[length], name)
+        for length, key in enumerate(keys):
+            value = self._inner(keys[:length], value, key, name)
         result = self.resolved(tuple(keys), value)
         if isinstance(result, Unknown):
             raise _UnknownError(result)
@@ -122,20 +120,6 @@ class _Resolver:
             if isinstance(value, PartialTable):
                 raise _UnknownError(Unknown(name, f"{value.unread.error([*path, key])}"))
         raise _UnknownError(Unknown(name, ADVICE, f"${{{name:.60}}} names a key that does not exist."))
-
-    def _keys(self, path: tuple[Key, ...], name: str) -> list[Key]:
-        dots = len(name) - len(name.lstrip("."))
-        keys: list[Key] = [key for key in re.split(r"[.\[\]]+", name[dots:]) if key]
-        return [*path[: len(path) - dots], *keys] if dots else keys
-
-
-def _closing(text: str, start: int) -> int:
-    depth = 1
-    for position in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if not depth:
-            return position + 1
-    raise _UnknownError(Unknown(text, "Add the brace: }.", f"{text:.60} has no closing brace."))
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:

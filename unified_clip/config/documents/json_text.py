@@ -1,16 +1,18 @@
-"""Parse JSON, and find keys that occur twice."""
+"""Parse JSON, and find keys that occur twice, and the lines of keys."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from . import yaml_text
-from .keys import Duplicate
+from .keys import Duplicate, Key, Parsed
 from .parse_error import MAX_DIGITS, NOT_VALID, ParseError, too_long
 
 
-def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
+def parse(text: str) -> Parsed:
     repeated: list[str] = []
 
     def table(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -27,12 +29,24 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
         data = json.loads(text, object_pairs_hook=table, parse_int=short_int)
     except json.JSONDecodeError as error:
         raise ParseError(error.lineno, NOT_VALID.format("JSON", error.msg)) from None
-    return data, _duplicates(text, repeated[0]) if repeated else ()
+    return Parsed(data, _duplicates(text, repeated[0]) if repeated else (), partial(_line_of, text))
+
+
+@lru_cache(maxsize=8)
+def _as_yaml(text: str) -> Parsed:
+    return yaml_text.parse(text.replace("\t", " "))
+
+
+def _line_of(text: str, keys: Sequence[Key]) -> int | None:
+    try:
+        return _as_yaml(text).line_of(keys)
+    except (ParseError, RecursionError):
+        return None
 
 
 def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
     try:
-        return yaml_text.parse(text.replace("\t", " "))[1]
+        return _as_yaml(text).duplicates
     except (ParseError, RecursionError):
         raise ParseError(
             None, f"the key {name!r} occurs twice. Parsers use the last value. Remove the first key."

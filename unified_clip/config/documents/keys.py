@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..._core.types import with_article
@@ -17,6 +17,15 @@ class Duplicate(NamedTuple):
     keys: tuple[Key, ...]
     line: int
     value: Any
+
+
+class Parsed(NamedTuple):
+    """A parsed text."""
+
+    data: Any
+    duplicates: tuple[Duplicate, ...] = ()
+    line_of: Callable[[Sequence[Key]], int | None] = lambda keys: None
+    """Returns the line of a key, or None if the text has no such key."""
 
 
 def dotted(keys: Sequence[Key]) -> str:

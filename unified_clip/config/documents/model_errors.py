@@ -40,7 +40,7 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
     """Errors about unknown keys come first, because a misspelt key also causes an error about a missing key."""
-    errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
+    errors = [(_keys(entry, document.data), entry) for entry in error.errors()]
     # If a value may have several types, report the error of the type that fits best: the deepest error.
     outer = [keys for keys, _ in errors if any(inner != keys and inner[: len(keys)] == keys for inner, _ in errors)]
     deepest = [(keys, entry) for keys, entry in errors if keys not in outer]
@@ -70,13 +70,12 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
     if kind == "whole":
         return error["ctx"]["keys"], message
     if kind == "missing":
-        fields = [type_.model_fields for type_ in _locate(keys[:-1], data, model)[1] if _is_table(type_)]
-        examples = [example for each in fields if keys[-1] in each for example in each[str(keys[-1])].examples or ()]
+        fields = [type_.model_fields.get(str(keys[-1])) for type_ in _types(keys[:-1], data, model) if _is_table(type_)]
+        examples = [example for field in fields if field is not None for example in field.examples or ()]
         return keys, f"it is missing. Add {next(iter(examples), keys[-1])}."
     if kind in TAGS:
-        types = _locate(keys, data, model)[1]
         key = error["ctx"]["discriminator"].strip("'")
-        tags = [name for table in types for name in _tags(table).get(key, ())]
+        tags = [name for table in _types(keys, data, model) for name in _tags(table).get(key, ())]
         tag = error["ctx"].get("tag")
         problem = "it is missing" if tag is None else f"it is {tag!r}"
         return [*keys, key], f"{problem}. Give one of {', '.join(tags)}."
@@ -123,39 +122,37 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 # -- places in a model
 
 
-def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
-    """Return the keys, the possible types and the value at the location of a pydantic error.
-
-    A location also contains the names of union members, which are not keys of the document.
-    """
-    types: list[Any] = [model]
+def _keys(error: Any, data: Any) -> list[Key]:
+    """Return the keys of an error's location, without the names of union members, which are not in the document."""
     keys: list[Key] = []
-    for part in location:
-        inner = _inside(types, part, data)
-        if inner is not None:
+    for part in error["loc"]:
+        if part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int):
             keys.append(part)
-            types, data = inner, _value(data, part)
-    return keys, types, data
+            data = _value(data, part)
+    return [*keys, error["loc"][-1]] if error["type"] == "missing" else keys
+
+
+def _types(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[Any]:
+    """Return the possible types of the value at a path of keys."""
+    types: list[Any] = [model]
+    for key in keys:
+        types = [inner for type_ in types for inner in _inside(type_, key, data)]
+        data = _value(data, key)
+    return types
+
+
+def _inside(type_: Any, key: Key, data: Any) -> list[Any]:
+    if get_origin(type_) in (list, dict):
+        return _members(get_args(type_)[-1])
+    is_field = _is_table(type_) and key in type_.model_fields and _fits(type_, data)
+    return _members(type_.model_fields[key].annotation) if is_field else []
 
 
 def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    _, types, table = _locate(keys[:-1], data, model)
-    tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
-    return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))
-
-
-def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    inner: list[Any] = []
-    is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
-    for type_ in types:
-        if get_origin(type_) is list and isinstance(key, int):
-            inner += _members(get_args(type_)[0])
-        elif get_origin(type_) is dict and is_key:
-            inner += _members(get_args(type_)[1])
-        elif _is_table(type_) and key in type_.model_fields and _fits(type_, data):
-            inner += _members(type_.model_fields[key].annotation)
-            is_key = True
-    return inner if is_key else None
+    types = _types(keys[:-1], data, model)
+    for key in keys[:-1]:
+        data = _value(data, key)
+    return list(dict.fromkeys(name for type_ in types if _fits(type_, data) for name in type_.model_fields))
 
 
 def _members(annotation: Any) -> list[Any]:
@@ -181,8 +178,11 @@ def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _fits(table: Any, data: Any) -> bool:
+    """Return whether a type is a table of which the data have the tags."""
     values = data if isinstance(data, dict) else {}
-    return all(str(values.get(name, allowed[0])) == allowed[0] for name, allowed in _tags(table).items())
+    return _is_table(table) and all(
+        str(values.get(name, allowed[0])) == allowed[0] for name, allowed in _tags(table).items()
+    )
 
 
 def _value(data: Any, key: Key) -> Any:

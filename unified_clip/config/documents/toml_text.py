@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tomlkit
@@ -11,14 +12,14 @@ import tomlkit.exceptions
 import tomlkit.items
 
 from ..._kit.parse import tomllib
-from .keys import Duplicate, Key
+from .keys import Key, Parsed
 from .parse_error import NOT_VALID, ParseError, too_long
 
 
-def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
+def parse(text: str) -> Parsed:
     """TOML forbids duplicate keys, so the tuple of duplicates is empty."""
     try:
-        return tomllib.loads(text), ()
+        return Parsed(tomllib.loads(text), (), partial(_line_of, text))
     except tomllib.TOMLDecodeError as error:
         raise _toml_error(error, text) from None
     except ValueError:  # Python converts at most 4300 digits to an int
@@ -37,7 +38,7 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> ParseError:
     return ParseError(int(at[1]) if at else text.rstrip().count("\n") + 1, message)
 
 
-def line_of(text: str, keys: Sequence[Key]) -> int | None:
+def _line_of(text: str, keys: Sequence[Key]) -> int | None:
     """Return the line of a key. To find it, put a mark at the key, and count the lines above the mark."""
     mark = "unified_clip_was_here"
     try:
@@ -56,5 +57,5 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
     except (LookupError, TypeError, AttributeError, tomlkit.exceptions.TOMLKitError):
         return None
     if not match and first is not None:  # a table without a header has the line of its first key
-        return line_of(text, [*keys, first])
+        return _line_of(text, [*keys, first])
     return before.count("\n") + 1 if match else None

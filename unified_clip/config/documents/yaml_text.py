@@ -1,15 +1,16 @@
-"""Parse YAML, and find the lines of keys in YAML and JSON."""
+"""Parse YAML once, to values and to nodes that have the lines of keys in YAML and JSON."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import yaml
 
-from .keys import Duplicate, Key
+from .keys import Duplicate, Key, Parsed
 from .parse_error import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 from .unknown import Unknown
 
@@ -21,6 +22,7 @@ STANDARD = "tag:yaml.org,2002:"
 INT, FLOAT = f"{STANDARD}int", f"{STANDARD}float"
 YAML_12 = "!number"
 MERGE = f"{STANDARD}merge"
+BOOL, STR = f"{STANDARD}bool", f"{STANDARD}str"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
@@ -39,23 +41,23 @@ class Yaml12Number(float):
 class _Yaml(yaml.SafeLoader):
     """A YAML loader that reads numbers as YAML 1.2 does."""
 
-    has_duplicates = False
-
     yaml_implicit_resolvers = {
         first: [(tag, form) for tag, form in resolvers if tag not in (INT, FLOAT)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.merged: dict[int, int] = {}
+        """For each table, the number of entries from the tables of `<<`. These entries come first in the node."""
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if key.tag != MERGE:
-                if not isinstance(key, yaml.ScalarNode):
-                    advice = "Give a string. Replace a template such as {{ x }} by its value."
-                    raise _marked(f"a key is a list or a table. {advice}", key)
-                name = self.construct_object(key, deep=True)
-                self.has_duplicates |= name in names
-                names.add(name)
+            if key.tag != MERGE and not isinstance(key, yaml.ScalarNode):
+                advice = "Give a string. Replace a template such as {{ x }} by its value."
+                raise _marked(f"a key is a list or a table. {advice}", key)
+            if key.tag == BOOL and key.value.lower() not in ("true", "false"):
+                key.tag = STR  # in YAML 1.2, the key `off` is a text
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
@@ -66,6 +68,7 @@ class _Yaml(yaml.SafeLoader):
                 for table in reversed(_tables(value)):
                     self.flatten_mapping(table)
                     merged += table.value
+        self.merged.setdefault(id(node), len(merged))
         node.value = merged + [entry for entry in node.value if entry[0].tag != MERGE]
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -161,14 +164,16 @@ def dump(data: Any) -> str:
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
-def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
+def parse(text: str) -> Parsed:
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()
-        if node is not None and _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
+        if node is None:
+            return Parsed(None)
+        if _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
             raise _marked("the values of all aliases together are too large. Use fewer aliases.", node)
-        data = None if node is None else loader.construct_document(node)
-        return data, tuple(_duplicates(text)) if loader.has_duplicates else ()
+        data = loader.construct_document(node)
+        return Parsed(data, tuple(_duplicates(loader, node)), partial(_line_of, loader, node))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise ParseError(mark.line + 1 if mark else None, NOT_VALID.format("YAML", error.problem)) from None
@@ -179,9 +184,8 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
         raise ParseError(None, NOT_VALID.format("YAML", error)) from None
 
 
-def _duplicates(text: str) -> Iterator[Duplicate]:
-    loader = _Yaml(text)
-    waiting: list[tuple[tuple[Key, ...], yaml.Node | None]] = [((), loader.get_single_node())]
+def _duplicates(loader: _Yaml, root: yaml.Node) -> Iterator[Duplicate]:
+    waiting: list[tuple[tuple[Key, ...], yaml.Node]] = [((), root)]
     visited: set[int] = set()
     while waiting:
         path, node = waiting.pop()
@@ -191,12 +195,13 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
         if isinstance(node, yaml.SequenceNode):
             waiting += [((*path, index), value) for index, value in enumerate(node.value)]
         elif isinstance(node, yaml.MappingNode):
-            entries = [(loader.construct_object(key), key, value) for key, value in node.value if key.tag != MERGE]
+            own = node.value[loader.merged.get(id(node), 0) :]
+            entries = [(loader.construct_object(key), key, value) for key, value in own if key.tag != MERGE]
             last = {name: value for name, _, value in entries}
             for name, key, value in entries:
                 if last[name] is not value:
-                    line, dropped = key.start_mark.line + 1, loader.construct_object(value, deep=True)
-                    yield Duplicate((*path, name), line, dropped)
+                    dropped = loader.construct_object(value, deep=True)
+                    yield Duplicate((*path, name), key.start_mark.line + 1, dropped)
             waiting += [((*path, name), value) for name, value in last.items()]
 
 
@@ -215,33 +220,18 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
     return size
 
 
-def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    try:
-        node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError):
-        return None
+def _line_of(loader: _Yaml, node: yaml.Node, keys: Sequence[Key]) -> int | None:
     line = None
     for key in keys:
         if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-            node = node.value[key]
-            line = node.start_mark.line
+            place = node = node.value[key]
         elif isinstance(node, yaml.MappingNode):
-            entry = _entry(node, key, set())
-            if entry is None:
-                return None
-            line, node = entry[0].start_mark.line, entry[1]
+            # the last entry of a key has its value
+            entries = (entry for entry in reversed(node.value) if str(loader.construct_object(entry[0])) == str(key))
+            place, node = next(entries, (None, node))
         else:
             return None
-    return None if line is None else line + 1
-
-
-def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    if id(node) in visited or not isinstance(node, yaml.MappingNode):
-        return None
-    visited.add(id(node))
-    own: list[tuple[yaml.Node, yaml.Node]] = [entry for entry in node.value if entry[0].value == key]
-    if own:
-        return own[-1]
-    merged = [value for name, value in reversed(node.value) if name.tag == MERGE]
-    tables = [table for value in merged for table in _tables(value)]
-    return next((entry for table in tables if (entry := _entry(table, key, visited))), None)
+        if place is None:
+            return None
+        line = place.start_mark.line + 1
+    return line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from ..clipper import Clipper
 from ..families import SAME
 from ..schema import is_off
 from . import describe, examples
-from .examples import Array, Example, Gradients
+from .examples import Array, Example
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 RESULT = "the result if the norm is not finite"
@@ -36,13 +36,13 @@ class ExampleResult:
     norm: float
     """Excluded gradients are not part of this norm."""
 
-    coef: float | None
+    coef: float | None = None
     """If the step is skipped or an error is raised, `coef`, `norm_clipped` and `results` are None."""
 
-    norm_clipped: float | None
+    norm_clipped: float | None = None
     """The 2-norm of all gradients after the clip, including excluded gradients."""
 
-    results: dict[str, list[float]] | None
+    results: dict[str, list[float]] | None = None
     """The first three elements of the first three gradients."""
 
 
@@ -91,7 +91,7 @@ class ConfigComparison:
         sentences = [row.sentence for row in self.compared]
         if self.selections:
             sentences.insert(0, self.selections.removesuffix("."))
-        if not any(row.distance for row in self.compared):
+        if not self.telling:
             settings = "; ".join(f"{setting.about} ({setting.a} / {setting.b})" for setting in self.differences)
             sentences.append(f"the results are identical, but the configurations differ: {settings}")
         return "; ".join(dict.fromkeys(sentences)) + "."
@@ -100,14 +100,19 @@ class ConfigComparison:
     def verdict(self) -> str:
         if self.same:
             return SAME
-        differing = sum(row.distance != 0 for row in self.compared)
-        if not differing:
-            return "The results are identical, but the configurations differ."
-        return f"The results differ in {differing} of {len(self.compared)} examples. {self.selections}".rstrip()
+        effect = "" if self.telling else ", but the results of all examples are identical"
+        names = ", ".join(setting.about for setting in self.differences)
+        return f"The configurations differ in: {names}{effect}. {self.selections}".rstrip()
+
+    @property
+    def telling(self) -> list[ComparedResults]:
+        """The example with the largest difference of finite results, and an example of another kind of difference."""
+        rows = sorted((row for row in self.compared if row.distance), key=lambda row: row.distance)
+        return list({math.isinf(row.distance): row for row in rows}.values())
 
 
-def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> ExplainedConfig:
-    return _explained(config, name, [_apply(config, example)[0] for example in _examples([config], gradients, step)])
+def explain(config: ClipConfig, name: str) -> ExplainedConfig:
+    return _explained(config, name, [_apply(config, example)[0] for example in examples.examples([config])])
 
 
 def _explained(config: ClipConfig, name: str, worked: list[ExampleResult]) -> ExplainedConfig:
@@ -125,24 +130,17 @@ def with_own_action(config: ClipConfig, other: ClipConfig) -> ClipConfig:
     return config.model_copy(update={"nonfinite": other.nonfinite})
 
 
-def compare(
-    a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
-) -> ConfigComparison:
-    """Compare the settings of two configurations, and their effects on gradients."""
+def compare(a: ClipConfig, b: ClipConfig, names: Sequence[str]) -> ConfigComparison:
+    """Compare the settings of two configurations, and their effects on example gradients."""
     a, b = with_own_action(a, b), with_own_action(b, a)
-    compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
+    compared = [_compare(a, b, example, names) for example in examples.examples([a, b])]
     first = _explained(a, names[0], [row.a for row in compared])
     second = _explained(b, names[1], [row.b for row in compared])
     same = a.meaning == b.meaning and a.not_finite == b.not_finite
-    return ConfigComparison(first, second, same, selections(a, b, names), _differences(a, b), compared)
-
-
-def selections(a: ClipConfig, b: ClipConfig, names: Sequence[str]) -> str:
-    """Say which parameters each of two configurations clips. If both clip the same parameters, return ''."""
-    if (a.include, a.exclude) == (b.include, b.exclude):
-        return ""
-    first, second = (describe.selection(config) for config in (a, b))
-    return f"{names[0]} {first}, but {names[1]} {second}."
+    selections = ""
+    if (a.include, a.exclude) != (b.include, b.exclude):
+        selections = f"{names[0]} {describe.selection(a)}, but {names[1]} {describe.selection(b)}."
+    return ConfigComparison(first, second, same, selections, _differences(a, b), compared)
 
 
 def as_data(result: ExplainedConfig | ConfigComparison) -> dict[str, Any]:
@@ -154,15 +152,6 @@ def as_data(result: ExplainedConfig | ConfigComparison) -> dict[str, Any]:
 # -- numbers
 
 
-def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: int) -> list[Example]:
-    if gradients is None:
-        return examples.examples(configs, step)
-    return [
-        Example(f"your gradients{'' if later == step else f', at step {later}'}", gradients, later)
-        for later in examples.steps(configs, step)
-    ]
-
-
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
@@ -172,41 +161,35 @@ def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Ar
             results = clipper(gradients, step=example.step, parameters=parameters)
         except NonFiniteNormError:
             norm = _apply(config.model_copy(update={"nonfinite": "family"}), example)[0].norm
-            return ExampleResult(example.of, "raises", norm, None, None, None), []
+            return ExampleResult(example.of, "raises", norm), []
     last = clipper.last
     if last.skipped:
-        return ExampleResult(example.of, "skipped", last.norm, None, None, None), []
+        return ExampleResult(example.of, "skipped", last.norm), []
     arrays = [results[name] for name in gradients]
     outcome: Outcome = "unchanged" if _distance(arrays, list(gradients.values())) == 0 else "clipped"
-    few = {name: array.ravel()[:3].tolist() for name, array in list(results.items())[:3]}
-    is_double = any(array.dtype in (np.float64, np.complex128) for array in arrays)
+    few = {name: array[:3].tolist() for name, array in list(results.items())[:3]}
+    is_double = any(array.dtype == np.float64 for array in arrays)
     norm_clipped = nearest(examples.norm_of(arrays, 2.0), "float64" if is_double else "float32")
     return ExampleResult(example.of, outcome, last.norm, last.coef, norm_clipped, few), arrays
 
 
 def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str]) -> ComparedResults:
     (first, arrays), (second, other_arrays) = _apply(a, example), _apply(b, example)
-    if first.results is None or second.results is None:
-        distance = 0.0 if first.outcome == second.outcome else math.inf
-    else:
+    distance = 0.0 if first.outcome == second.outcome else math.inf
+    if first.results is not None and second.results is not None:
         distance = _distance(arrays, other_arrays)
     return ComparedResults(example.of, first, second, distance, _sentence(first, second, distance, names))
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
     """Return `ComparedResults.distance`. NaN equals NaN here."""
-    if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
+    first, second = (np.concatenate(arrays, dtype=np.float64) for arrays in (a, b))
+    if np.array_equal(first, second, equal_nan=True):
         return 0.0
-    a, b = ([array.astype(np.result_type(array, np.float64)) for array in arrays] for arrays in (a, b))
-    difference = _max_abs([x - y for x, y in zip(a, b, strict=True)])
-    largest = _max_abs([*a, *b])
-    if not math.isfinite(difference):
-        return math.inf
-    return difference / largest if largest else 0.0
-
-
-def _max_abs(arrays: Sequence[Array]) -> float:
-    return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
+    with np.errstate(invalid="ignore"):
+        difference = np.max(np.abs(first - second))
+    largest = np.max(np.abs([first, second]))
+    return float(difference / largest) if np.isfinite(difference) else math.inf
 
 
 def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequence[str]) -> str:
@@ -228,24 +211,20 @@ def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequen
     return f"{a.of}: {norms}; {effect}"
 
 
+# -- settings
+
+
 def _differences(a: ClipConfig, b: ClipConfig) -> list[DifferingSetting]:
-    shared = {group.name for group in a.groups} & {group.name for group in b.groups}
-    aspects, other_aspects = (_aspects(config, shared) for config in (a, b))
-    for name in dict.fromkeys(group.name for group in (*a.groups, *b.groups)):
-        aspects[f"group {name!r}"], other_aspects[f"group {name!r}"] = _group(a, name), _group(b, name)
-    return [
-        DifferingSetting(about, x, other_aspects[about]) for about, x in aspects.items() if x != other_aspects[about]
-    ]
+    first, second = _aspects(a, b), _aspects(b, a)
+    rows = [(about, text, second.get(about, "no such group")) for about, text in first.items()]
+    rows += [(about, "no such group", text) for about, text in second.items() if about not in first]
+    return [DifferingSetting(about, x, y) for about, x, y in rows if x != y]
 
 
-def _group(config: ClipConfig, name: str) -> str:
-    groups = (group for group in config.groups if group.name == name)
-    texts = (f"{describe.listed(group.include, group.exclude)}: {describe.rule(group)}" for group in groups)
-    return next(texts, "no such group")
-
-
-def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
+def _aspects(config: ClipConfig, other: ClipConfig) -> dict[str, str]:
     has_norm = config.rule in ("norm", "global_norm")
+    shared = {group.name for group in other.groups}
+    groups = {f"group {group.name!r}": f"{describe.listed(group)}: {describe.rule(group)}" for group in config.groups}
     return {
         "rule": config.rule,
         "threshold": describe.limits(config),
@@ -253,6 +232,7 @@ def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
         "eps": describe.number(config.as_clip_rule(1.0).convention.eps) if has_norm else "none",
         RESULT: describe.nonfinite(config),
         NOT_FINITE: config.not_finite or "clipped by the rule",
-        "parameters": describe.listed(config.include, config.exclude),
+        "parameters": describe.listed(config),
         "order of the groups": ", ".join(group.name for group in config.groups if group.name in shared),
+        **groups,
     }

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ..schedules import Constant, Linear, Piecewise, Schedule
-from ..schema import DEFAULT_FAMILY, Clipping, FamilyName, Settings
+from ..schedules import Constant, Linear, Piecewise, Ramp, Schedule
+from ..schema import DEFAULT_FAMILY, Clipping, FamilyName, Group, Settings
 
 FAMILY_TITLES: dict[FamilyName, str] = {
     "pytorch": "PyTorch's rule",
@@ -24,25 +24,19 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 
     threshold: The source code of the threshold, if its value is unknown. Otherwise ''.
     """
-    groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
-              for group in settings.groups]  # fmt: skip
+    groups = [f"Group {group.name!r}, parameters named {listed(group)}: {rule(group)}" for group in settings.groups]
     rest, last = rule(settings, threshold), settings.not_finite or nonfinite(settings)
     # the rule `value` already describes NaN, and the rule `none` changes nothing
     ends = [] if last == NAN_STAYS and settings.rule in ("none", "value") else [last]
     if settings.is_adaptive:
-        ends.append(
-            "The threshold depends on the norms of earlier steps. Each example is clipped as in the first step."
-        )
+        ends.append("The threshold depends on the norms of earlier steps.")
     ends += warm_up(settings)
-    if settings.needs_parameters:
-        ends.append("In the examples, all elements of parameters are 1.")
     if settings.include == ["*"] and not settings.exclude:
         return [*groups, f"All other parameters: {rest}" if groups else rest, *ends]
-    names = listed(settings.include, settings.exclude)
     others = "Other parameters are not clipped, and not part of the norm."
     if not groups:
-        return [f"Parameters named {names}: {rest}", others, *ends]
-    included = f"The rules are for parameters named {names}. {others}"
+        return [f"Parameters named {listed(settings)}: {rest}", others, *ends]
+    included = f"The rules are for parameters named {listed(settings)}. {others}"
     return [included, *groups, f"All other included parameters: {rest}", *ends]
 
 
@@ -102,30 +96,28 @@ def limits(clipping: Clipping) -> str:
         return f"[{', '.join(map(number, clipping.bounds))}]"
     if clipping.adaptive is not None:
         rule = clipping.adaptive
-        most = "" if threshold in (None, math.inf) else f", but never more than {_fixed(threshold)}"
+        most = "" if threshold in (None, math.inf) else f", but never more than {_threshold(threshold)}"
         origin = "the norms of earlier steps" if rule.has_state else "the norm of the same unit of the parameter"
         return f"the threshold that {rule} computes from {origin}{most}"
-    return _fixed(threshold)
+    return _threshold(threshold)
 
 
-def _fixed(threshold: float | Schedule | None) -> str:
-    if threshold is None:
-        return "none"
-    if isinstance(threshold, float):
-        return "inf, which clips nothing" if threshold == math.inf else number(threshold)
-    return _schedule(threshold)
-
-
-def _schedule(schedule: Schedule) -> str:
-    if isinstance(schedule, Constant):
-        return number(schedule.value)
-    if isinstance(schedule, Piecewise):
-        later = zip(schedule.boundaries, schedule.values[1:], strict=True)
-        texts = [f"{number(value)} from step {step} on" for step, value in later]
-        return ", ".join([f"{number(schedule.values[0])} at first", *texts])
-    line = "linearly" if isinstance(schedule, Linear) else "along half a cosine"
-    start, end = number(schedule.start), number(schedule.end)
-    return f"{start} until step {schedule.begin}, then {line} to {end} at step {schedule.begin + schedule.steps}"
+def _threshold(threshold: float | Schedule | None) -> str:
+    match threshold:
+        case None:
+            return "none"
+        case float():
+            return "inf, which clips nothing" if threshold == math.inf else number(threshold)
+        case Constant(value=value):
+            return number(value)
+        case Piecewise(values=values, boundaries=steps):
+            later = [f"{number(value)} from step {step} on" for step, value in zip(steps, values[1:], strict=True)]
+            return ", ".join([f"{number(values[0])} at first", *later])
+        case Ramp():
+            line = "linearly" if isinstance(threshold, Linear) else "along half a cosine"
+            start, end = number(threshold.start), number(threshold.end)
+            last = threshold.begin + threshold.steps
+            return f"{start} until step {threshold.begin}, then {line} to {end} at step {last}"
 
 
 def nonfinite(settings: Settings) -> str:
@@ -149,9 +141,10 @@ def nonfinite(settings: Settings) -> str:
 def selection(settings: Settings) -> str:
     """Return words such as "leaves *.bias unclipped"."""
     if settings.include != ["*"]:
-        return f"clips only {listed(settings.include, settings.exclude)}"
+        return f"clips only {listed(settings)}"
     return f"leaves {' and '.join(settings.exclude)} unclipped" if settings.exclude else "clips all parameters"
 
 
-def listed(include: list[str], exclude: list[str]) -> str:
-    return " or ".join(include) + (f", except {' or '.join(exclude)}" if exclude else "")
+def listed(clipping: Settings | Group) -> str:
+    exclude = clipping.exclude
+    return " or ".join(clipping.include) + (f", except {' or '.join(exclude)}" if exclude else "")

@@ -36,14 +36,7 @@ PAIRED = 30
 class Example:
     of: str
     gradients: Gradients
-    step: int
-
-
-@dataclass(frozen=True)
-class _NameGroup:
-    names: Sequence[str]
-    rules: Sequence[Clipping | None]
-    """The rule of each configuration, or None if the configuration excludes these names."""
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,36 +68,34 @@ class _Measure:
         return f"gradients of norm {size}" if self.order == 2 else f"gradients whose {norm} is {size}"
 
 
-def examples(configs: Sequence[Settings], step: int) -> list[Example]:
+def examples(configs: Sequence[Settings]) -> list[Example]:
     groups = _name_groups(configs)
     result: list[Example] = []
     largest: dict[str, Array] = {}
-    for group in groups:
-        prefix = f"{', '.join(group.names)}: " if len(groups) > 1 else ""
-        around = list(_around(group, step))
-        result += [Example(prefix + label, gradients, step) for label, gradients in around]
+    for names, rules in groups:
+        prefix = f"{', '.join(names)}: " if len(groups) > 1 else ""
+        around = list(_around(names, rules, 0))
+        result += [Example(prefix + label, gradients) for label, gradients in around]
         largest.update(around[-1][1])
-        for later in _later_steps(group.rules, step):
-            *_, (label, gradients) = _around(group, later)
-            result.append(Example(f"{prefix}{label}, at step {later}", gradients, later))
-        if _differ_on_infinities(configs, group.rules):
+        for step in _later_steps(rules):
+            *_, (label, gradients) = _around(names, rules, step)
+            result.append(Example(f"{prefix}{label}, at step {step}", gradients, step))
+        infinities = {
+            (config.nonfinite, rule.as_clip_rule(1.0).convention.infinite_norm_gives_nan if rule else None)
+            for config, rule in zip(configs, rules, strict=True)
+        }
+        if len(infinities) > 1:
             infinite = {name: array.copy() for name, array in around[0][1].items()}
-            infinite[group.names[0]][0] = math.inf
-            result.append(Example(f"{prefix}gradients with an infinity", infinite, step))
+            infinite[names[0]][0] = math.inf
+            result.append(Example(f"{prefix}gradients with an infinity", infinite))
     if len(groups) > 1:
-        result.append(Example("all groups together, with their largest gradients", largest, step))
+        result.append(Example("all groups together, with their largest gradients", largest))
     return result
-
-
-def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    if all(config.meaning == configs[0].meaning for config in configs):
-        return [step]
-    return [step, *_schedule_steps([part.threshold for config in configs for part in config.parts], step)]
 
 
 def norm_of(arrays: Sequence[Array], order: float) -> float:
     """Return the norm over all elements. Intermediate results neither overflow nor underflow."""
-    flat = np.concatenate([np.abs(array).astype(np.float64).ravel() for array in arrays] or [np.zeros(0)])
+    flat = np.abs(np.concatenate(arrays, dtype=np.float64))
     largest = float(flat.max(initial=0.0))
     if not 0 < largest < math.inf or order == math.inf:
         return largest
@@ -112,11 +103,11 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
         return float(largest * np.float64(math.fsum((flat / largest) ** order)) ** (1 / order))
 
 
-def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
+def _around(names: Sequence[str], rules: Sequence[Clipping | None], step: int) -> Iterator[tuple[str, Gradients]]:
     # Arrays of norm 13, with both signs for bounds.
-    last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in group.rules) else [12.0]
-    shape = [np.array([3.0, 4.0]), np.array(last)] if len(group.names) > 1 else [np.array([3.0, 4.0, *last])]
-    distinct = dict.fromkeys(measure for rule in group.rules if rule for measure in _measures(rule, step))
+    last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in rules) else [12.0]
+    shape = [np.array([3.0, 4.0]), np.array(last)] if len(names) > 1 else [np.array([3.0, 4.0, *last])]
+    distinct = dict.fromkeys(measure for rule in rules if rule for measure in _measures(rule, step))
     measures = sorted(distinct, key=lambda measure: measure.threshold)
     is_one = len(measures) == 1
     places = {
@@ -128,7 +119,7 @@ def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
     scaled = [(f"{measure.label(share)} ({places[share]})", measure.scaled(shape, share)) for measure, share in shares]
     plain = ("gradients whose largest element is 12", [array.astype(np.float32) for array in shape])
     for label, arrays in [(label, arrays) for label, arrays in scaled if arrays is not None] or [plain]:
-        yield label, dict(zip(group.names, arrays, strict=True))
+        yield label, dict(zip(names, arrays, strict=True))
 
 
 def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
@@ -139,32 +130,23 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
     yield from (_Measure(rule.rule, order, threshold) for threshold in thresholds if 0 < threshold < math.inf)
 
 
-def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
+def _later_steps(rules: Sequence[Clipping | None]) -> list[int]:
+    """Return the steps at which the schedules of two rules can differ."""
     thresholds = [rule.threshold if rule else None for rule in rules]
-    if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
-        return []
-    return _schedule_steps(thresholds, step)
-
-
-def _schedule_steps(thresholds: Sequence[Any], step: int) -> list[int]:
     later: set[int] = set()
-    for threshold in thresholds:
+    for threshold in thresholds if any(threshold != thresholds[0] for threshold in thresholds) else ():
         if isinstance(threshold, Ramp):
             later |= {threshold.begin, threshold.begin + threshold.steps // 4, threshold.begin + threshold.steps}
         elif isinstance(threshold, Piecewise):
-            later |= {0, *threshold.boundaries}
-    return sorted(later - {step})
+            later.update(threshold.boundaries)
+    return sorted(later - {0})
 
 
-def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping | None]) -> bool:
-    effects = {
-        (config.nonfinite, rule.as_clip_rule(1.0).convention.infinite_norm_gives_nan if rule else None)
-        for config, rule in zip(configs, rules, strict=True)
-    }
-    return len(effects) > 1
+# -- names
 
 
-def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
+def _name_groups(configs: Sequence[Settings]) -> list[tuple[Sequence[str], Sequence[Clipping | None]]]:
+    """Return names with the rule of each configuration for these names, or None if it excludes them."""
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidate_names(patterns)))
     parts = [_part_by_name(config, names) for config in configs]
@@ -173,9 +155,7 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
         groups.setdefault(tuple(part.get(name) for part in parts), []).append(name)
     included = {key: value for key, value in groups.items() if any(part is not None for part in key)} or groups
     return [
-        _NameGroup(
-            names[:2], [None if part is None else config.parts[part] for config, part in zip(configs, key, strict=True)]
-        )
+        (names[:2], [None if part is None else config.parts[part] for config, part in zip(configs, key, strict=True)])
         for key, names in included.items()
     ]
 

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
+from pydantic import ValidationError
 
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
-from ..documents import DOCUMENT_KINDS, Document, PartialTable, UnreadFile, dotted
+from ..documents import DOCUMENT_KINDS, Document, PartialTable, UnreadFile, dotted, format_value
 from ..documents.inheritance.base_class import Inheritance
 from ..documents.inheritance.hydra_defaults import has_defaults
 from ..documents.merge import MergeRules
+from ..documents.model_errors import first_error
 from ..families import family_difference
-from ..schema import FAMILIES, Provenance, Settings
-from ..validation import settings_data
+from ..schema import FAMILIES, VERSION, Provenance, Settings
 from . import FORMATS, Format, placement
 from .base import OtherFamilyError, OwnFormat, name_format, parse_version
+from .python_source import PythonFormat
 
 UNIFIED_CLIP = "unified_clip"
 
@@ -89,6 +91,29 @@ def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _parse_own(path: Path) -> Document:
     return documents.parse(documents.read_text(path), documents.kind_of(path), path.name)
+
+
+def settings_data(document: Document) -> dict[str, Any]:
+    data = document.data
+    if not isinstance(data, dict):
+        remedy = 'Give keys and values, such as {"rule": "norm", "threshold": 1.0}.'  # both YAML and JSON
+        raise ConfigError(f"{document.name} contains {format_value(data)}, which is not a table. {remedy}")
+    for keys, _, _ in document.duplicates:
+        line = document.line(keys)
+        raise ConfigError(f"{document.name}, line {line}: the key {keys[-1]!r} occurs twice. Remove one.")
+    data = {key: value for key, value in data.items() if key != "$schema"}
+    version = data.get("version", VERSION)
+    if isinstance(version, int) and version > VERSION:
+        raise document.wrong(
+            ["version"],
+            f"this release of unified_clip supports configurations of version {VERSION}, not of version {version}. "
+            "Install a later release.",
+        )
+    try:
+        Settings.model_validate(data)
+    except ValidationError as error:
+        raise first_error(error, document, Settings) from None
+    return data
 
 
 def write(
@@ -289,7 +314,8 @@ def _advice(path: Path) -> str:
     elif unread := _unread_base(path):
         advice = unread
     elif path.suffix == ".py":
-        names = ", ".join(name for name, trainer in FORMATS.items() if "python" in trainer.kinds)
+        own = (trainer for trainer in FORMATS.values() if not isinstance(trainer, PythonFormat))
+        names = ", ".join(trainer.name for trainer in own if "python" in trainer.kinds)
         file = shlex.quote(str(path))
         advice = (
             "To compare the clips in this source with a clip configuration, such as clip.toml: "

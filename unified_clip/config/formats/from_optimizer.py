@@ -36,8 +36,8 @@ def data(optimizer: Any) -> dict[str, Any]:
         )
     elif "optax" in packages:
         message = (
-            f"{name} does not expose its clip settings. Import the Python file that builds the optimizer: "
-            "ClipConfig.import_from(FILE, 'optax')."
+            f"{name} does not expose its clip settings. Pass the threshold of its clip, such as "
+            "optax.clip_by_global_norm, to ClipConfig."
         )
     raise TypeError(message)
 

@@ -301,11 +301,11 @@ def _put(data: dict[str, Any], path: Sequence[Key], value: Any) -> None:
 Convention = Literal["timm", "optax", "composer"]
 
 
-def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
+def agc_settings(clip_factor: float | None, convention: Convention) -> dict[str, Any]:
     """Return the settings for a `clip_factor`. None and inf switch clipping off."""
     if clip_factor is None or clip_factor == math.inf:
         return {"rule": "none"}
-    table = {"rule": "agc", "clip_factor": clip_factor, "convention": convention, **options}
+    table = {"rule": "agc", "clip_factor": clip_factor, "convention": convention}
     return {"rule": "norm", "eps": 0.0, "adaptive": table}
 
 

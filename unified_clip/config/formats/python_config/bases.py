@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 from ...documents import Document, Key, PartialTable, UnreadFile
 from ...documents.inheritance.base_files import BaseFiles
 from ...documents.merge import MergeRules
-from ..python_source import statements
-from .changes import BASES, reads_base
-from .source import WHOLE, parse
+from .source import BASES, WHOLE, parse, reads_base, statements
 
 RULES = MergeRules(delete_key="_delete_", is_strict=True)
 FOLDER = re.compile(r"\{\{\s*fileDirname\s*\}\}")

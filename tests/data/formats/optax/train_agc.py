@@ -1,3 +1,0 @@
-import optax
-
-optimizer = optax.chain(optax.adaptive_grad_clip(0.01), optax.sgd(0.1))

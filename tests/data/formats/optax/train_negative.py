@@ -1,3 +1,0 @@
-import optax
-
-optimizer = optax.chain(optax.clip_by_global_norm(-1.0), optax.adam(1e-3))

@@ -1,8 +1,0 @@
-import paddle.fluid as fluid
-from paddle.fluid.dygraph_grad_clip import GradClipByValue
-
-
-def train(model, loss):
-    clip = GradClipByValue(5.0)
-    loss.backward()
-    fluid.optimizer.SGDOptimizer(0.1, parameter_list=model.parameters()).minimize(loss, grad_clip=clip)

@@ -1,3 +1,0 @@
-import paddle.fluid as fluid
-
-sgd = fluid.optimizer.SGD(learning_rate=0.1, grad_clip=fluid.clip.GradientClipByValue(min=-1, max=1))

@@ -1,3 +1,0 @@
-import paddle
-
-clip = paddle.nn.ClipGradByValue(0.0)

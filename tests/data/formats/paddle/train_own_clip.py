@@ -1,5 +1,0 @@
-import paddle
-
-
-class Clip(paddle.nn.ClipGradByGlobalNorm):
-    """Clips less at first."""

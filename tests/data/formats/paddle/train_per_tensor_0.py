@@ -1,3 +1,0 @@
-import paddle
-
-clip = paddle.nn.ClipGradByNorm(clip_norm=0.0)
