@@ -188,6 +188,11 @@ def test_a_function_that_returns_none_has_no_result(folder: Path, capsys: pytest
     assert "own.py:clip returned None. Return (clipped gradients, norm). Or" in problem
 
 
+def without_rounding(line: str) -> str:
+    """Whether two functions give the same bits or close numbers depends on the processor."""
+    return re.sub(r"\d+ (close|equal)", r"N \1", line)
+
+
 @pytest.mark.nightly
 def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (expected,) = entries.read(folder / "parity" / "known.toml")
@@ -195,7 +200,8 @@ def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.
     assert cli.main(["parity", "--accept"]) == 0
     printed = capsys.readouterr().out.splitlines()
     block = "".join(text for text in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL) if text != NOTE)
-    assert [line for line in printed if line in block.splitlines()] == block.splitlines()
+    wanted = list(map(without_rounding, block.splitlines()))
+    assert [line for line in map(without_rounding, printed) if line in wanted] == wanted
     written = entries.read(folder / "parity" / "known.toml")
     (same,) = [entry for entry in written if entry.cases == expected.cases and entry.framework == expected.framework]
     assert same.model_copy(update={"reason": expected.reason}) == expected

@@ -29,10 +29,14 @@ def differences() -> list[list[str]]:
 
 @pytest.mark.parametrize(("problem", "framework", "result"), differences())
 def test_a_difference_is_in_the_measured_table(problem: str, framework: str, result: str) -> None:
-    sizes = re.findall(r"[\d.]+ %", result) or ["inf or NaN"]
+    """The size of a long tensor depends on the processor, so its limit in the table is larger."""
     for name in framework.split(", "):
-        measured = [row[3].split(", ") for row in rows(DIFFERENCES) if len(row) == 6 and name in row[1]]
-        assert any(size in cell for cell in measured for size in sizes), (problem, name)
+        limits = [cell for row in rows(DIFFERENCES) if len(row) == 6 and name in row[1] for cell in row[3].split(", ")]
+        percent = [float(cell.removesuffix(" %")) for cell in limits if cell.endswith(" %")]
+        if size := re.search(r"([\d.]+) %", result):
+            assert any(limit / 4 <= float(size[1]) <= limit for limit in percent), (problem, name)
+        else:
+            assert "inf or NaN" in limits, (problem, name)
 
 
 def test_there_are_four_differences() -> None:
