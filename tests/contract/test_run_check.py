@@ -27,8 +27,7 @@ def scripts(framework: str) -> list[Path]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     framework = metafunc.config.getoption("--framework").partition("-")[0]
-    marks = [pytest.mark.since("2.16", "Keras 2, whose steps are not recorded")] if framework == "tensorflow" else []
-    metafunc.parametrize("script", [pytest.param(path, id=path.stem, marks=marks) for path in scripts(framework)])
+    metafunc.parametrize("script", [pytest.param(path, id=path.stem) for path in scripts(framework)])
 
 
 @pytest.mark.filterwarnings("ignore:.*No clip calls were recorded:unified_clip.ClipWarning")
