@@ -168,7 +168,7 @@ gpu-jax:
 	python -m pytest -q -p no:cacheprovider -W default -m "not nightly" tests/contract --framework jax-cuda
 
 # With x64, what depends on dtypes.
-NUMBERS := classes clipping containers derivatives examples in_place nonfinite norms refusals sparse values whole
+NUMBERS := classes clipping containers derivatives examples in_place nonfinite norms rejections sparse values memory
 device-jax-x64: export UNIFIED_CLIP_PATH = framework
 suite-jax-x64 device-jax-x64: $(VENV)/package
 	@$(RUN) $@ "the contract with x64" $(PYTEST) $(NUMBERS:%=tests/contract/test_%.py) --framework jax-x64
@@ -239,7 +239,7 @@ oldest-jax: EXTRAS = optax cli
 oldest-%: OLDEST_PYTHON = $(or $(shell python3.10 -c "import sys; print(sys.executable)" 2> /dev/null),$(PYTHON))
 # Not in the clone, whose package has no kernels: Python 3.10 looks for packages where it starts.
 oldest-%: CONTRACT = sh -c 'cd $(ENV) && exec bin/pytest -q $(WORKERS) -p no:cacheprovider \
-	-c $(CURDIR)/pyproject.toml $(CURDIR)/tests/contract --framework $* "$$@"' sh
+	-c $(CURDIR)/pyproject.toml $(CURDIR)/tests/contract $(CURDIR)/tests/frameworks/test_each_*.py --framework $* "$$@"' sh
 oldest-%:
 	rm -rf $(ENV)
 	$(OLDEST_PYTHON) -m venv $(ENV)
@@ -272,7 +272,7 @@ bench: $(VENV)/package
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/speed_plot.py
 
-# Whether every pair runs. The times mean nothing, and tests/contract/test_bench.py compares the numbers.
+# Whether every pair runs. The times mean nothing, and tests/frameworks/test_each_bench.py compares the numbers.
 bench-smoke: $(VENV)/package
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out build/bench \
 		--frameworks torch,tensorflow,paddle,jax,numpy --lists 10x10 --no-growth --seconds 0.01

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -28,13 +29,16 @@ pytest.register_assert_rewrite(
 )
 
 NEED_CLI = (
-    "contract/test_config.py", "contract/test_known_differences.py", "contract/test_parity_adapter.py",
-    "contract/test_testing.py",
+    "contract/test_config.py", "contract/test_parity_adapter.py", "contract/test_testing.py",
+    "frameworks/test_each_graph.py", "frameworks/test_each_known_differences.py",
 )  # fmt: skip
 collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
 
 OF_ONE_FRAMEWORK = ("frameworks", "distributed", "integrations")
-"""Directories whose files are each for one framework, which their names begin with."""
+"""Directories whose files are each for one framework, which their names begin with. Files `test_each_*.py` are for all.
+
+Only these directories may have tests that a supported release of the framework cannot pass.
+"""
 
 KIT = pytest.StashKey[Kit]()
 
@@ -64,14 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Collect `test_torch_*.py` only for `--framework torch`, because no other process may import PyTorch."""
     name = collection_path.name
-    of_one = collection_path.parent.name in OF_ONE_FRAMEWORK and name.startswith("test_")
+    of_one = collection_path.parent.name in OF_ONE_FRAMEWORK and re.match(r"test_(?!each_)", name)
     framework = config.getoption("--framework").partition("-")[0]
     return True if of_one and not name.startswith(f"test_{framework}_") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that is named, as in `pytest FILE::TEST`, runs in all of its variants."""
-    skip_for_release(items, config.stash[KIT].name)
+    skip_for_release((item for item in items if item.path.parent.name in OF_ONE_FRAMEWORK), config.stash[KIT].name)
     named = any("::" in argument for argument in config.args)
     if config.getoption("markexpr") == CHANGE_TIER and not named:
         suite = config.getoption("--framework") + os.environ.get("UNIFIED_CLIP_PATH", "")

@@ -15,8 +15,6 @@ from support.kits import Kit, rejects_adaptive
 from support.tiers import quick
 
 from unified_clip import ClipConfig, NonFiniteNormError, adaptive, record
-from unified_clip._backends.numpy import COLLECTOR
-from unified_clip.adaptive.tensor_thresholds import TensorThresholds
 
 
 @pytest.fixture(autouse=True)
@@ -69,27 +67,6 @@ def test_adagc_in_place_and_with_a_largest_threshold(kit: Kit) -> None:
     for norms, (coefs, state) in zip(oracle.NORMS, expected, strict=False):
         holders = kit.in_place(tensors(kit, oracle.gradients(norms)))
         clip.clip_(holders)
-        check(kit, kit.kept(holders), oracle.scaled(norms, coefs))
-        assert clip.state_dict()["adaptive"][""]["state"] == state
-
-
-def test_adagc_in_place_measures_tensors_together_also_beside_one_without_a_gradient(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if COLLECTOR is None or not kit.exact or kit.name not in ("torch", "paddle", "numpy") or not kit.is_collected:
-        pytest.skip("gradients are collected one by one")
-    clip = adagc(warmup_steps=2).model_copy(update={"family": "paddle"}).clipper()
-    steps = [[2.0, None, 1.0], [3.0, 1.0, None], [9.0, None, 1.0], [None, None, None], [2.0, 2.0, 2.0]]
-    expected = oracle.adagc(steps[:3] + steps[4:], warmup_steps=2, eps=0.0)
-    monkeypatch.setattr(TensorThresholds, "_decided", None)  # which decides on tensors that were measured alone
-    for norms in steps:
-        holders = kit.in_place(tensors(kit, oracle.gradients(norms)))
-        if kit.on_parameters and norms[1] is None:
-            holders[1] = kit.parameter()
-        clip.clip_(holders)
-        if norms == [None] * 3:
-            continue
-        coefs, state = next(expected)
         check(kit, kit.kept(holders), oracle.scaled(norms, coefs))
         assert clip.state_dict()["adaptive"][""]["state"] == state
 

@@ -218,3 +218,12 @@ def test_dicts_in_an_order_of_their_own_keep_what_belongs_to_each_key(kit: Kit) 
         kit.namespace.clip_grad_norm_(container, 1.0)
         np.testing.assert_allclose(kit.array(kit.kept([container["b"]])[0]), [0.6], rtol=1e-6)
         np.testing.assert_allclose(kit.array(kit.kept([container["a"]])[0]), [0.8], rtol=1e-6)
+
+
+def test_a_dict_keeps_its_order_and_nesting(kit: Kit) -> None:
+    grads = {"b": kit.tensor([3.0]), "a": {"z": None, "c": kit.tensor([4.0])}}
+    clipped, _ = kit.namespace.clip_by_global_norm(grads, 1.0)
+    assert list(clipped) == ["b", "a"]
+    assert list(clipped["a"]) == ["z", "c"]
+    assert clipped["a"]["z"] is None
+    np.testing.assert_allclose(kit.array(clipped["a"]["c"]), [0.8], rtol=1e-6)

@@ -25,7 +25,7 @@ RUN_BY = {
     "recording.md": "docs/test_recording_page.py",
     "several-teams.md": "docs/test_several_teams_page.py",
     "verify.md": "docs/test_verify_page.py",
-    **{f"{name}.md": "contract/test_pages.py" for name in ("jax", "mlx", "paddle", "tensorflow", "torch")},
+    **{f"{name}.md": "frameworks/test_each_page.py" for name in ("jax", "mlx", "paddle", "tensorflow", "torch")},
 }
 
 FOLDERS = {"integrations": "integrations/test_*.py", "porting": "docs/test_porting_guides.py"}

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support.kits import Kit
 
 import unified_clip.jax as uc
+from unified_clip._backends.jax.releases import enable_x64
 
 Function = Callable[[list[Any]], Any]
 
@@ -109,7 +110,7 @@ def test_sparse_gradients_stay_where_they_are() -> None:
 
 
 def test_float64_stays_where_it_is_without_x64() -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         wide = jax.device_put(np.array([3.0, 4.0]), jax.devices()[1])
     (clipped,), norm = uc.clip_by_global_norm([wide], 1.0)
     assert (clipped.dtype, norm.dtype) == ("float64", "float64")

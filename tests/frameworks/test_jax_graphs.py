@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 from support import reference
 from support.kits import Kit
 from support.tiers import nightly
@@ -439,8 +439,8 @@ def test_xla_computes_the_sum_once() -> None:
 
 
 def test_symbolic_shapes_can_be_exported() -> None:
-    (length,) = jax.export.symbolic_shape("n")
+    (length,) = export.symbolic_shape("n")
     spec = jax.ShapeDtypeStruct((length,), jnp.float32)
-    exported = jax.export.export(jax.jit(lambda x: uc.clip_by_global_norm([x, x], 1.0)))(spec)
+    exported = export.export(jax.jit(lambda x: uc.clip_by_global_norm([x, x], 1.0)))(spec)
     _, norm = exported.call(jnp.array([3.0, 4.0], "float32"))
     assert float(norm) == float(np.float32(50**0.5))

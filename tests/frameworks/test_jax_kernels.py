@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.experimental import jet
 from support import reference
 from support.kits import in_a_new_process
@@ -21,6 +22,7 @@ import unified_clip
 import unified_clip.jax as uc
 from unified_clip._backends.jax import backend, kernel_custom_call
 from unified_clip._backends.jax.device_path import JaxPath
+from unified_clip._backends.jax.releases import enable_x64
 from unified_clip._native import KERNELS
 from unified_clip.errors import ClipWarning
 
@@ -49,7 +51,7 @@ def gradients(dtype: str = "float32") -> list[Any]:
 def lists_with_half_way_norms(dtype: str) -> list[list[Any]]:
     """Return lists whose exact norm is half-way between two numbers of the norm's dtype, or next to that."""
     bits = 24 if dtype == "float32" else 53
-    with jax.enable_x64(True):
+    with enable_x64(True):
         lists = []
         for legs in ((3, 4, 5), (5, 12, 13), (8, 15, 17)):
             scale = (2 ** (bits + 1) - 1) // legs[2] | 1
@@ -111,7 +113,7 @@ def test_other_platforms_use_jax_operations() -> None:
 
 
 def test_an_exported_program_needs_no_kernels() -> None:
-    exported = jax.export.export(jax.jit(CLIPS["clip_by_global_norm"]))(gradients())
+    exported = export.export(jax.jit(CLIPS["clip_by_global_norm"]))(gradients())
     assert CALL not in exported.mlir_module()
     clipped, norm = exported.call(gradients())
     expected, expected_norm = uc.clip_by_global_norm(gradients(), 1.0)
@@ -175,7 +177,7 @@ def test_another_process_loads_a_compiled_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype: str) -> None:
-    with jax.enable_x64(dtype == "float64"):
+    with enable_x64(dtype == "float64"):
         compiled = jax.jit(uc.global_norm)
         for grads in lists_with_half_way_norms(dtype):
             assert float(compiled(grads)) == norm_of(grads) == float(uc.global_norm(grads))
@@ -304,7 +306,7 @@ def test_the_primitive_and_the_operations_agree() -> None:
     """Other platforms use the operations. The sums of these numbers are exact."""
     arrays = [jnp.ones(4, "float32"), jnp.full(9, 2.0, "float32")]
     for per_tensor in (False, True):
-        with jax.enable_x64(True):
+        with enable_x64(True):
             norm = kernel_custom_call.Norm(2, per_tensor)
             result = jax.jit(lambda tensors, norm=norm: backend.KERNEL_NORM(tensors, norm))(arrays)
             assert result.tolist() == ([2.0, 6.0] if per_tensor else float(np.float32(math.sqrt(40.0))))

@@ -164,7 +164,7 @@ def test_a_norm_is_float64_only_where_jax_has_it(kit: Kit) -> None:
 
 
 def test_a_float64_array_stays_one_where_the_process_has_no_x64() -> None:
-    with jax.enable_x64(True):
+    with releases.enable_x64(True):
         wide = jnp.asarray(np.array([3.0, 4.0]))
     for clip in (uc.clip_by_global_norm, jax.jit(uc.clip_by_global_norm)):
         (clipped,), norm = clip([wide], 1.0)
@@ -174,7 +174,7 @@ def test_a_float64_array_stays_one_where_the_process_has_no_x64() -> None:
 
 @pytest.mark.parametrize("scale", [1e-300, 1e300, 2e307])
 def test_extreme_float64_in_a_graph(scale: float) -> None:
-    with jax.enable_x64(True):
+    with releases.enable_x64(True):
         wide = jnp.asarray(np.array([3.0, 4.0]) * scale)
     for p, expected in ((2, 5.0), (1, 7.0), (3, 91 ** (1 / 3))):
         norm = jax.jit(lambda x, p=p: uc.get_total_norm([x], p))(wide)
@@ -370,7 +370,7 @@ SETTINGS: list[Callable[[], Any]] = [
     partial(jax.debug_nans, True),
     partial(jax.debug_infs, True),
     jax.disable_jit,
-    partial(jax.enable_x64, True),
+    partial(releases.enable_x64, True),
     lambda: jax.set_mesh(Mesh(np.array(jax.devices()), ("x",))),
 ]
 
@@ -479,7 +479,7 @@ def test_eager_calls_on_constants_of_a_traced_function_return_arrays() -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
 def test_integers_of_64_bits_keep_their_values_without_x64(dtype: str) -> None:
-    with jax.enable_x64(True):
+    with releases.enable_x64(True):
         array = jnp.asarray([2**40, 5], dtype)
     for _ in range(3):  # a later list is copied by a compiled function
         got = uc.clip_by_value(array, 7, 2**50)

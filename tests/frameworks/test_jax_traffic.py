@@ -21,6 +21,7 @@ CLIPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.since("0.10", "the page has the bytes of this release's XLA")
 @pytest.mark.parametrize("name", CLIPS)
 def test_the_page_has_the_bytes_of_a_compiled_clip(name: str, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA compiles for the CPU here. A product does not depend on whether the coefficient is 1.

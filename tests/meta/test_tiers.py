@@ -72,7 +72,7 @@ def test_every_test_file_belongs_to_a_proof() -> None:
 
 
 def test_every_file_of_a_framework_is_collected_in_its_suite() -> None:
-    collected = re.compile(rf"test_({'|'.join(FRAMEWORKS + NIGHTLY_FRAMEWORKS)})_\w+\.py")
+    collected = re.compile(rf"test_({'|'.join([*FRAMEWORKS, *NIGHTLY_FRAMEWORKS, 'each'])})_\w+\.py")
     folders = ("frameworks", "distributed", "integrations")
     files = [path.name for folder in folders for path in ROOT.glob(f"tests/{folder}/test_*.py")]
     assert files

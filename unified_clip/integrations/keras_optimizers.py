@@ -12,10 +12,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._kit.keras_releases import IS_KERAS_2, needs_keras_3
+from .._kit.keras_releases import IS_KERAS_2
 
 if IS_KERAS_2:  # `ClipConfig.attach_to` imports this module
-    raise TypeError(needs_keras_3("ClipConfig.attach_to for optimizers of Keras"))
+    raise TypeError(
+        f"ClipConfig.attach_to for optimizers of Keras needs Keras 3, which TensorFlow installs since 2.16, but Keras "
+        f"{keras.__version__} is installed. Clip the gradients before you call apply_gradients."
+    )
 
 # Keras 2 lacks the names that follow
 from keras import ops

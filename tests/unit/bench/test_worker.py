@@ -1,4 +1,4 @@
-"""The worker of `unified-clip bench`, which measures one framework. tests/contract/test_bench.py tests the pairs."""
+"""The worker of `unified-clip bench`, which measures one framework. frameworks/test_each_bench.py tests the pairs."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def path_name(path: Any) -> str:
 
 
 def _device_path(backend: JaxBackend, inputs: Inputs) -> Path:
-    check_graph(inputs.tensors)
+    check_graph(inputs.all())
     return JaxPath(backend, inputs.tensors, inputs.differentiable)
 
 

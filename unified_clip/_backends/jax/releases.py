@@ -17,8 +17,8 @@ LACKS_FLOAT64_IN_GRAPHS = jax.__version_info__ < (0, 7)  # until JAX 0.7
 """Without `jax_enable_x64`, these releases store the float64 numbers of a graph in float32."""
 
 
-def check_graph(tensors: Sequence[Any]) -> None:
-    is_traced = LACKS_FLOAT64_IN_GRAPHS and any(isinstance(tensor, jax.core.Tracer) for tensor in tensors)
+def check_graph(inputs: Sequence[Any]) -> None:
+    is_traced = LACKS_FLOAT64_IN_GRAPHS and any(isinstance(each, jax.core.Tracer) for each in inputs)
     if is_traced and not jax.config.jax_enable_x64:
         raise RuntimeError(
             f"a clip inside jax.jit or jax.grad needs JAX 0.7, and JAX {jax.__version__} is installed. Update JAX, set "

@@ -11,7 +11,8 @@ import keras
 
 from ..._core.observer import Rule
 from ..._guard import Call
-from ..._kit.keras_releases import IS_KERAS_2, needs_keras_3
+from ..._kit import keras_releases
+from ..._kit.keras_releases import BaseOptimizer, accumulation_steps
 from ..lines import caller
 from .hooks import HOOKS
 from .native_call import NativeCall
@@ -23,18 +24,13 @@ CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "c
 
 
 def install() -> None:
-    if IS_KERAS_2:
-        for kind in (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer):
-            HOOKS.wrap([(kind, "apply_gradients")], STEP, _step_of_keras_2)
-        return
-    from keras.optimizers import LossScaleOptimizer
-    from keras.src.optimizers.base_optimizer import BaseOptimizer
-
+    for kind in keras_releases.UNRECORDED:
+        HOOKS.wrap([(kind, "apply_gradients")], STEP, _unrecorded_step)
     HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], "a clip of a Keras optimizer", OBSERVER.around(_clip_gradients))
-    HOOKS.wrap([(BaseOptimizer, "apply")], STEP, _step)
+    HOOKS.wrap([(BaseOptimizer, keras_releases.STEP)], STEP, _step)
     is_recorded = keras.backend.backend() in ("tensorflow", "torch")  # a tracer of JAX takes no attribute
-    for owner in (BaseOptimizer, LossScaleOptimizer) if is_recorded else ():  # each class has its own `scale_loss`
-        HOOKS.wrap([(owner, "scale_loss")], LOSS, _mark_scaled)
+    for home in keras_releases.SCALED_LOSSES if is_recorded else ():
+        HOOKS.wrap([home], LOSS, _mark_scaled)
 
 
 def _clip_gradients(called: Call) -> Iterator[None]:
@@ -42,7 +38,8 @@ def _clip_gradients(called: Call) -> Iterator[None]:
     call, backend = _describe_call(optimizer), keras.backend.backend()
     if call is None:
         return
-    variables = optimizer._trainable_variables if len(optimizer._trainable_variables) == len(grads) else ()
+    known = getattr(optimizer, "_trainable_variables", ())  # TensorFlow's hook finds those of Keras 2
+    variables = known if len(known) == len(grads) else ()
     names = [getattr(variable, "path", variable.name) for variable in variables]  # a tf.Variable has no path
     weights = [variable.value if isinstance(variable, keras.Variable) else variable for variable in variables]
     if backend == "tensorflow":
@@ -60,7 +57,7 @@ def _clip_gradients(called: Call) -> Iterator[None]:
         yield
         _, after = without_none(grads, called.result)
         report = partial(traced.report_call, lambda _: call, None, before, after, weights, names)
-        if optimizer.gradient_accumulation_steps:  # JAX also clips if it only adds up gradients, but drops the result
+        if accumulation_steps(optimizer):  # JAX also clips if it only adds up gradients, but drops the result
             jax.lax.cond(_updates_weights(optimizer), report, lambda: None)
         else:
             report()
@@ -96,15 +93,19 @@ def _step(call: Call) -> Iterator[None]:
     optimizer = call.args[0]
     if hasattr(optimizer, "inner_optimizer"):  # which records the steps that are not skipped
         return
-    rate = keras.ops.convert_to_tensor(optimizer._get_current_learning_rate())  # before the step counts itself
-    numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, call.arguments["grads"])]
+    rate, grads = (
+        keras_releases.learning_rate(optimizer),
+        keras_releases.gradients_of(call.arguments),
+    )  # before the step
+    numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, grads)]
     yield
-    _record_step(optimizer, numbers, sum(each is not None for each in call.arguments["grads"]))
+    variables = keras_releases.variables_of(optimizer, call.arguments)
+    _record_step(optimizer, variables, numbers, sum(each is not None for each in grads))
 
 
-def _step_of_keras_2(call: Call) -> Iterator[None]:
-    if IS_KERAS_2:
-        raise TypeError(needs_keras_3("a recording of Keras's optimizers"))
+def _unrecorded_step(call: Call) -> Iterator[None]:
+    if call.args:
+        raise TypeError("Use the optimizer with this name from keras.optimizers instead of keras.optimizers.legacy")
     yield
 
 
@@ -124,13 +125,13 @@ def _class_name(optimizer: Any) -> str:
 
 
 def _updates_weights(optimizer: Any) -> Any:
-    steps = optimizer.gradient_accumulation_steps
+    steps = accumulation_steps(optimizer)
     return keras.ops.equal((optimizer._iterations + 1) % steps, 0) if steps else True
 
 
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
     """Accumulated gradients have no repeated rows, because Keras makes them dense."""
-    if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
+    if keras.backend.backend() != "tensorflow" or accumulation_steps(optimizer):
         return 0
     from . import tensorflow
 
@@ -142,15 +143,14 @@ def _settings(optimizer: Any) -> dict[str, Any]:
     return settings | {"betas": [getattr(optimizer, "beta_1", None), getattr(optimizer, "beta_2", None)]}
 
 
-def _weight_decays(optimizer: Any) -> list[tuple[float, int]]:
+def _weight_decays(optimizer: Any, variables: Sequence[Any]) -> list[tuple[float, int]]:
     decay = optimizer.weight_decay or 0.0
-    variables = optimizer._trainable_variables
     return [(decay * optimizer._use_weight_decay(each), math.prod(each.shape)) for each in variables]
 
 
-def _record_step(optimizer: Any, numbers: Sequence[Any], gradients: int) -> None:
-    kind, decays = _class_name(optimizer), _weight_decays(optimizer)
-    decayed = decayed_elements(decays, [getattr(each, "path", None) for each in optimizer._trainable_variables])
+def _record_step(optimizer: Any, variables: Sequence[Any], numbers: Sequence[Any], gradients: int) -> None:
+    kind, decays = _class_name(optimizer), _weight_decays(optimizer, variables)
+    decayed = decayed_elements(decays, [getattr(each, "path", None) for each in variables])
     settings = _settings(optimizer) | {"weight_decay": of_groups(sorted({decay for decay, _ in decays}))}
 
     known = {**decayed, "gradients": gradients, "place": caller()}
@@ -163,7 +163,7 @@ def _record_step(optimizer: Any, numbers: Sequence[Any], gradients: int) -> None
     if backend == "tensorflow":
         from . import tensorflow_graphs
 
-        accumulators = optimizer._accumulated_gradients if optimizer.gradient_accumulation_steps else ()
+        accumulators = optimizer._accumulated_gradients if accumulation_steps(optimizer) else ()
         tensorflow_graphs.report_numbers(receive, numbers, after=[each.value for each in accumulators])
     elif backend == "jax":
         from . import traced

@@ -2,8 +2,8 @@
 #: threshold = 1.0
 #: family = "tensorflow"
 import keras
+import numpy as np
 
 model = keras.Sequential([keras.Input([4]), keras.layers.Dense(8), keras.layers.Dense(1)])
 model.compile(keras.optimizers.SGD(0.1, global_clipnorm=5.0), "mse")
-data = keras.ops.ones([32, 4]), keras.ops.ones([32, 1])
-model.fit(*data, batch_size=8, verbose=0)  # found: drift 1 to 4
+model.fit(np.ones([32, 4]), np.ones([32, 1]), batch_size=8, verbose=0)  # found: drift 1 to 4

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import reference
+from support import adaptive_tensors, reference
 from support.kits import FLOATING, Kit
 
 import unified_clip
+from unified_clip import ClipConfig
 from unified_clip._core.backend import Backend
-from unified_clip.bench.measure import extra_memory
+from unified_clip.adaptive.tensor_thresholds import TensorThresholds
 
 COLLECTORS = ("plain_gradients", "plain_tensors", "collect_parameters", "collect_tensors", "collect_param_grads")
 SHAPES = [(2,), (), (3, 4), (1, 1, 5), (7,)]
 
 
-@pytest.fixture(autouse=True)
-def _compiled_and_eager(kit: Kit) -> None:
-    if not kit.exact or not unified_clip.native_available():
-        pytest.skip("tests the compiled kernels on the host path")
-
-
 @pytest.fixture
 def backend(kit: Kit) -> Any:
+    if not kit.exact or not unified_clip.native_available():
+        pytest.skip("tests the compiled kernels on the host path")
     backend_ = importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND
     if type(backend_).collect_tensors is Backend.collect_tensors:
         pytest.skip(f"every tensor of {kit.name} is looked at")
@@ -150,24 +145,6 @@ def test_collected_gradients_of_every_dtype_give_the_same_bits(
     assert clip_lists() == collected
 
 
-def test_results_share_no_memory_with_inputs_or_earlier_results(kit: Kit) -> None:
-    """The memory of results is reused, but not while a result exists."""
-    size = 2_000_000
-    grads = [kit.from_array(np.full(size, 3.0, np.float32)), kit.from_array(np.full(9, 4.0, np.float32))]
-    earlier = [kit.namespace.clip_by_global_norm(grads, 1.0)[0] for _ in range(3)]
-    before = [bits_of(kit, grads) for grads in earlier]
-    for _ in range(4):
-        gc.collect()
-        kit.namespace.clip_by_global_norm(grads, 0.5)
-    assert [bits_of(kit, grads) for grads in earlier] == before
-    assert float(kit.array(grads[0])[0]) == 3.0
-    last_tensor = earlier[0][1]
-    del earlier
-    gc.collect()
-    kit.namespace.clip_by_global_norm(grads, 0.25)
-    assert (kit.dtype(last_tensor), kit.bits(last_tensor)) == before[0][1]
-
-
 def test_a_list_with_one_tensor_that_is_not_plain_is_not_collected(kit: Kit, backend: Any) -> None:
     plain = kit.tensor([3.0, 4.0])
     for item in (kit.tensor(np.zeros(0)), kit.tensor([1.0], kit.complex[0]), 3.0, "weight", [plain], (plain, plain)):
@@ -177,33 +154,28 @@ def test_a_list_with_one_tensor_that_is_not_plain_is_not_collected(kit: Kit, bac
     assert backend.collect_tensors([plain, None], differentiable=False, in_place=False) is not None
 
 
-def test_a_dict_keeps_its_order_and_nesting(kit: Kit) -> None:
-    grads = {"b": kit.tensor([3.0]), "a": {"z": None, "c": kit.tensor([4.0])}}
-    clipped, _ = kit.namespace.clip_by_global_norm(grads, 1.0)
-    assert list(clipped) == ["b", "a"]
-    assert list(clipped["a"]) == ["z", "c"]
-    assert clipped["a"]["z"] is None
-    np.testing.assert_allclose(kit.array(clipped["a"]["c"]), [0.8], rtol=1e-6)
+def gradients_of(kit: Kit, norms: list[float | None]) -> list[Any]:
+    return [None if array is None else kit.tensor(array) for array in adaptive_tensors.gradients(norms)]
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc here")
-def test_clipping_long_gradients_in_place_takes_no_memory(kit: Kit) -> None:
-    if not (kit.writable and kit.writes_memory):
-        pytest.skip("memory cannot be written")
-    array = np.ones((4096, 4096), np.float32)
-    inputs = {
-        "dense": kit.in_place([kit.from_array(array.copy())]),
-        "with gaps": kit.in_place([kit.from_array(array.copy()[:, :4000])]),
-    }
-    clips = {
-        "by the norm": lambda holders: kit.namespace.clip_grad_norm_(holders, 0.5),
-        "by value": lambda holders: kit.namespace.clip_grad_value_(holders, 1e-5),
-        "each by its norm": lambda holders: kit.namespace.GradientClipByNorm(1e-3).clip_(holders),
-    }
-    for name, clip in clips.items():
-        clip(kit.in_place([kit.tensor([3.0, 4.0])]))  # allocates what later calls share
-        for layout, holders in inputs.items():
-            memory = extra_memory(clip, holders)
-            assert memory is not None
-            assert memory < 1_000_000, (name, layout)
+def test_adagc_in_place_measures_tensors_together_also_beside_one_without_a_gradient(
+    kit: Kit, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kit.name not in ("torch", "paddle", "numpy"):
+        pytest.skip("gradients are measured one by one")
+    adaptive = {"rule": "adagc", "warmup_steps": 2}
+    clip = ClipConfig(rule="norm", adaptive=adaptive, family="paddle").clipper()
+    steps = [[2.0, None, 1.0], [3.0, 1.0, None], [9.0, None, 1.0], [None, None, None], [2.0, 2.0, 2.0]]
+    expected = adaptive_tensors.adagc(steps[:3] + steps[4:], warmup_steps=2, eps=0.0)
+    monkeypatch.setattr(TensorThresholds, "_decided", None)  # which decides on tensors that were measured alone
+    for norms in steps:
+        holders = kit.in_place(gradients_of(kit, norms))
+        if kit.on_parameters and norms[1] is None:
+            holders[1] = kit.parameter()
+        clip.clip_(holders)
+        if norms == [None] * 3:
+            continue
+        coefs, state = next(expected)
+        for result, array in zip(kit.kept(holders), adaptive_tensors.scaled(norms, coefs), strict=True):
+            assert (None if result is None else kit.bits(result)) == (None if array is None else array.tobytes())
+        assert clip.state_dict()["adaptive"][""]["state"] == state

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pytest
 from support.kits import Kit
-from support.tiers import why_no_graphs
 
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.judged_result import judge_result
@@ -19,7 +18,7 @@ from unified_clip.parity.suite import load, select
 from unified_clip.parity.workers import run_worker
 from unified_clip.parity.workers.worker_files import WorkItem
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.graphs]  # the list is of releases whose graphs are supported
 
 SUITE = Path(__file__).parents[2] / "parity"
 
@@ -28,8 +27,6 @@ SUITE = Path(__file__).parents[2] / "parity"
 def listed(kit: Kit, request: pytest.FixtureRequest) -> list[KnownDifference]:
     if not kit.exact or request.config.getoption("--framework") != kit.name:
         pytest.skip("natives have one path, and are run as they come")
-    if why_no_graphs(kit.name):
-        pytest.skip("the list is about the releases whose graphs are supported")
     entries = [entry for entry in load.read(SUITE).known if entry.framework == kit.name]
     if not entries:
         pytest.skip(f"{kit.name} has no functions of its own in the suite")
