@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
+from .._kit import atomic_files
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
@@ -155,7 +156,7 @@ def _read(
     project: Project, files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]
 ) -> FoundClips:
     file_uses = FoundClips()
-    sources, configurations = list[Path](), set[Path]()
+    sources, configurations, others = list[Path](), set[Path](), list[Path]()
     scripts = [path for path in files if command_lines.is_shell(path) and not files_to_check.unreadable(path)]
     of_commands = dict(each for script in scripts for each in command_lines.formats(script))
     for path in files:
@@ -168,6 +169,10 @@ def _read(
         ):
             uses = _with_rules(callback_files.with_callbacks(path, trainer_files.read(path, format_)), rules, root)
             _add_configuration(path, uses, file_uses)
+            if path.suffix.lower() not in SOURCES and not any(
+                use.format or use.clip == "configuration" for use in uses
+            ):
+                others.append(path)
         if path.suffix.lower() in SOURCES and not problem:
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
             sources.append(path)
@@ -175,26 +180,40 @@ def _read(
             advance(1)
     _leave_out_bases(file_uses, rules, root)
     uses = source_files.read(project, sources, advance, configurations)
-    uses += _settings(project, sources, uses, configurations, root)
+    uses += _settings(project, sources, others, uses, configurations, root)
     uses = _with_rules(list(notebooks.with_cells(uses)), rules, root)
     uses = list(_without_passed(uses, file_uses, project, root))
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
-    file_uses.uses = command_lines.passed(kept + uses, sources, files)
+    file_uses.uses = list(settings.without_repeats(kept + uses))
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
 
 
 def _settings(
-    project: Project, sources: Sequence[Path], clips: Sequence[ClipUse], configurations: Set[Path], root: Path
+    project: Project,
+    sources: Sequence[Path],
+    others: Sequence[Path],
+    clips: Sequence[ClipUse],
+    configurations: Set[Path],
+    root: Path,
 ) -> Iterator[ClipUse]:
-    """Yield the settings of Python files, except those that `clips` compares."""
+    """Yield the settings that clips read, or that are named like a clip, except those that `clips` compares.
+
+    others: The files that no known trainer reads.
+    """
     known = {*configurations, *(use.path for use in clips)}
     compared = {place for use in clips for place in use.origins}
-    for path in filter(trainer_files.may_name_clip, sources):
-        near = [other for other in sources if patterns.is_near(other, path, root)]
-        is_known = path in known and b"ml_collections" not in project.read(path)
-        for use in settings.of_python(project, path, near, clips, is_known=is_known):
+    names = {name.encode() for use in clips for name in (use.attribute, use.option) if name}
+    names |= {name.replace(b"_", b"-") for name in names}
+    for path in (*sources, *dict.fromkeys(others)):
+        is_source = path.suffix.lower() in SOURCES
+        text = project.read(path) if is_source else atomic_files.read_bytes(path)
+        if not (trainer_files.may_name_clip(path) or any(name in text for name in names)):
+            continue
+        is_known = is_source and path in known and b"ml_collections" not in text
+        is_known |= command_lines.is_shell(path)  # `command_lines` reports its settings
+        for use in settings.named(project, path, sources, clips, root, is_known=is_known):
             if (use.path, use.line) not in compared:
                 yield use
 

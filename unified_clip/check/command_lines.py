@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,25 +97,6 @@ IN_ENVIRONMENT = (
 )
 AT_RUN_TIME = (
     "The value {value} is only known at run time. Write a number, or add the script to check.ignore with a reason."
-)
-
-
-SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
-
-ARGUMENT = re.compile(
-    r"(?<=\.py)(?:\s+[^\s;&|-][^\s;&|]*\.py)+(?!\w)|--?[\w.-]*(?:config|cfg)[\w-]*[\s=]+\S+\.py(?!\w)"
-)
-"""Matches files that a command passes to its script, as in `train.py config.py`."""
-
-UNDER_DEEPSPEED = "With DeepSpeed, the settings of DeepSpeed decide what happens if a norm is not finite."
-
-OF_SCRIPT = (
-    "The command passes this option to {script}, which is not checked. Also check {script}, or add this file to "
-    "check.ignore with a reason."
-)
-OF_CHECKED_SCRIPT = (
-    "The command passes this option to {script}, and no clip in {script} reads the option. Other code might read it. "
-    "Compare the value with the clip configuration by hand, and add this file to check.ignore with a reason."
 )
 
 
@@ -312,63 +292,3 @@ def _of_trainer(path: Path, setting: CommandLineSetting, trainer: Format) -> Cli
     except ConfigError as error:
         return ClipUse(path, setting.line, 1, title, why_unknown=str(error))
     return ClipUse(path, setting.line, 1, title, config)
-
-
-def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Path]) -> list[ClipUse]:
-    """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
-
-    If the command line names no script, take the scripts that other lines of the file name.
-    """
-    readers = [use for use in uses if use.package and use.option]
-    names = {path.name for path in sources}
-    uses = [*uses, *_of_readers(files, {use.option for use in readers})]
-    return [_as_read(use, readers, names) if use.option and not use.package else use for use in uses]
-
-
-def _of_readers(files: Sequence[Path], options: Set[str]) -> Iterator[ClipUse]:
-    """Yield the options that clips of checked scripts read, and whose names show no clip, as --clip or --gn."""
-    for path in filter(is_shell, files) if options else ():
-        for setting in settings(without_unused_arrays(atomic_files.read_text(path, errors="replace"))):
-            is_read = setting.name.replace("-", "_") in options and not setting.is_override
-            if is_read and isinstance(setting.value, float) and not is_clip(setting):
-                yield use(path, setting)
-
-
-def _as_read(use: ClipUse, readers: Sequence[ClipUse], checked: Set[str]) -> ClipUse:
-    (name, value), *rules = use.values
-    if scripts := SCRIPT.findall(ARGUMENT.sub("", _command(use).partition(f"--{name}")[0])):
-        why = OF_CHECKED_SCRIPT if scripts[-1] in checked else OF_SCRIPT
-        use = replace(use, why_unknown=why.format(script=scripts[-1]))
-    readers = [each for each in readers if each.option == use.option]
-    if any(each.is_set_outside for each in readers) and "--deepspeed" in _command(use):
-        return replace(use, why_unknown=UNDER_DEEPSPEED)
-    of_scripts = {
-        script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
-        for script in (_scripts(use) if readers else ())
-    }
-    configs = {
-        ClipConfig(**{**rule.data(), "threshold": value}).dumps("json")
-        for rule in itertools.chain.from_iterable(of_scripts.values())
-        if rule is not None and value > 0
-    }
-    is_known = all(of_scripts.values()) and len(configs) == 1 and not rules
-    return replace(use, config=ClipConfig.loads(configs.pop(), "json"), why_unknown="") if is_known else use
-
-
-def _scripts(use: ClipUse) -> set[str]:
-    command, file = (ARGUMENT.sub("", text) for text in (_command(use), "\n".join(_lines(use.path))))
-    return {*(SCRIPT.findall(command) or SCRIPT.findall(file))}
-
-
-def _lines(path: Path) -> list[str]:
-    return [COMMENT.sub("", line) for line in atomic_files.read_text(path, errors="replace").splitlines()]
-
-
-def _command(use: ClipUse) -> str:
-    lines = _lines(use.path)
-    first = last = min(use.line, len(lines)) - 1
-    while first > 0 and lines[first - 1].endswith("\\"):
-        first -= 1
-    while last < len(lines) - 1 and lines[last].endswith("\\"):
-        last += 1
-    return "\n".join(line.removesuffix("\\") for line in lines[first : last + 1])

@@ -16,21 +16,15 @@ from ...config.formats import FORMATS, convert, placement
 from ...config.formats.base import SetElsewhereError
 from ...errors import ConfigError
 from ...source.constants import constant, followed
-from ...source.module import MAX_ALIASES, Module
+from ...source.module import Module
 from ...source.project import Project
 from ...source.tree import shortened, text_of
 from .. import command_lines
 from ..clip_use import ClipUse
 from ..command_lines import text_names_clip
+from .commands import command_texts
 
 MAY_SET = re.compile(rb"max_norm|deepspeed")
-COMMANDS = re.compile(
-    r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen|getoutput)|(shlex\.)?split"
-)
-PERCENT = re.compile(r"%(\(\w+\))?[-+#0-9.]*[a-z]")
-BRACES = re.compile(r"\{[^{}]*\}")
-RUN_TIME = "${...}"
-
 TORCHTITAN = re.compile(r"torchtitan\..*TrainingConfig")
 CLIPPING = "gradient_clipping"
 PORTED = ("deepspeed", "accelerate")
@@ -144,40 +138,10 @@ def _of_number(
 
 
 def _in_command_lines(module: Module, path: Path) -> Iterator[ClipUse]:
-    for node in module.nodes:
-        match node:
-            case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                words = [_text(module, part) for part in parts]
-                text = " ".join(word if " " not in word else RUN_TIME for word in words)
-            case ast.Call(func=ast.Attribute(value=value, attr="split"), args=[] | [ast.Constant(value=None | " ")]):
-                text = _text(module, value)
-            case ast.Call(func=function, args=[argument, *_]) if COMMANDS.fullmatch(module.dotted(function)):
-                text = _text(module, argument)
-            case _:
-                continue
+    for node, text in command_texts(module):
+        line, column = module.position(node)
         for use in command_lines.clips(path, text):
-            line, column = module.position(node)
             yield replace(use, line=line, column=column)
-
-
-def _text(module: Module, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
-    value = followed(module, node)
-    is_endless = value in around or len(around) > MAX_ALIASES
-    around += (value,) * (value is not node)
-    match value:
-        case ast.Constant(value=str(text)):
-            return text
-        case _ if is_endless:
-            return RUN_TIME
-        case ast.JoinedStr(values=parts):
-            return "".join(_text(module, part, around) for part in parts)
-        case ast.BinOp(op=ast.Add(), left=left, right=right):
-            return _text(module, left, around) + _text(module, right, around)
-        case ast.BinOp(op=ast.Mod(), left=left):
-            return PERCENT.sub(RUN_TIME, _text(module, left, around))
-        case ast.Call(func=ast.Attribute(value=template, attr="format")):
-            return BRACES.sub(RUN_TIME, _text(module, template, around))
-    return RUN_TIME
 
 
 FINDERS: tuple[Callable[[Module, ast.AST], Iterator[IndirectSetting]], ...] = (
