@@ -53,11 +53,6 @@ SWITCH_OFF_OUTSIDE = (
     "on the command line, move the clip to a configuration file first."
 )
 
-WRITE_FILE = (
-    "Put the configuration file into the directory of this script, or into a subdirectory. In the configuration file, "
-    "set"
-)
-
 NOT_VALID = re.compile(r"this is not (TOML|YAML|JSON)")
 UNPARSABLE = "Correct line {line} of {file}. The check can then read the file. If no program reads the file, add"
 
@@ -128,15 +123,6 @@ class Advisor:
 
     def settings(self, use: ClipUse) -> str:
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
-
-    def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
-        name = ARGUMENT_FORMATS[use.package]
-        text = self._exported(name, None)
-        if not text:
-            return self.advice_by_code(use)
-        names = " or ".join(dict.fromkeys(shown(each.read or each.path) for each in files))
-        where = f"In {names}, set" if names else WRITE_FILE
-        return _lines(f"{where}:", self._with_note(text, name), self._or_by_code(use))
 
     def switch_off(self, use: ClipUse) -> str:
         if use.is_set_outside:

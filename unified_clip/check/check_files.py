@@ -157,15 +157,12 @@ def _read(
 ) -> FoundClips:
     file_uses = FoundClips()
     sources, configurations, others = list[Path](), set[Path](), list[Path]()
-    scripts = [path for path in files if command_lines.is_shell(path) and not files_to_check.unreadable(path)]
-    of_commands = dict(each for script in scripts for each in command_lines.formats(script))
     for path in files:
         uses: list[ClipUse] = []
         if problem := files_to_check.unreadable(path):
             _add_unreadable(path, problem, file_uses)
         elif path.suffix.lower() != NOTEBOOK and (
-            (format_ := _declared(path, rules, root) or of_commands.get(os.path.realpath(path), ""))
-            or trainer_files.may_be_configuration(path)
+            (format_ := _declared(path, rules, root)) or trainer_files.may_be_configuration(path)
         ):
             uses = _with_rules(callback_files.with_callbacks(path, trainer_files.read(path, format_)), rules, root)
             _add_configuration(path, uses, file_uses)
@@ -251,13 +248,12 @@ def _without_passed(uses: Sequence[ClipUse], file_uses: FoundClips, project: Pro
     own = {use.path for use in uses if use.is_own}
     for use in uses:
         files: list[ClipUse] = []
-        is_outside = SET_OUTSIDE in use.why_unknown and not settings_from_files.reads_file(use)
-        if is_outside and use.path not in own and not use.must_be_off:
+        if SET_OUTSIDE in use.why_unknown and use.path not in own and not use.must_be_off:
             is_hydra = b"hydra" in project.read(use.path)
             files = settings_from_files.files_of(use, file_uses.uses, root, is_hydra=is_hydra)
-            files = [each for each in files if each.has_key or not use.is_set_outside]
+            files = [each for each in files if each.has_key or each.is_callback or not use.is_set_outside]
         if files and all(each.config is not None for each in files):
-            file_uses.notes.append(settings_from_files.note_of_passed(use, files))
+            file_uses.notes.append(settings_from_files.note(use, files))
             file_uses.elsewhere.append(use.path)
         else:
             yield use

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,12 +18,11 @@ from ..config.documents.script_options import (
     assigned_numbers,
     option_value,
     script_options,
-    without_comments,
     without_unused_arrays,
 )
 from ..config.formats import FORMATS, Format, convert, placement
 from ..errors import ConfigError
-from .clip_use import THRESHOLD, ClipUse, NamedValue
+from .clip_use import ClipUse, NamedValue
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
@@ -68,22 +66,6 @@ REPEATED = re.compile(
 )
 """Matches an option that the same command repeats later. The command uses only the last value."""
 
-COMMAND_TRAINERS = {
-    "swift": ("hf", "max_grad_norm"),
-    "trl": ("hf", "max_grad_norm"),
-    "megatron": ("megatron", "clip_grad"),  # of ms-swift
-}
-"""Maps a program to (trainer format, option that sets the threshold)."""
-
-DEFAULT_THRESHOLD = 1.0
-
-COMMAND = re.compile(
-    rf"(?<![\w./-])({'|'.join(COMMAND_TRAINERS)})\s+(dpo|grpo|kto|pt|reward|rlhf|rloo|sft)(?![\w.-])((?:\\\n|[^\n])*)"
-)
-OF_TRL = re.compile(r"\btrl/scripts/\w+\.py((?:\\\n|[^\n])*)")
-CONFIG = re.compile(r"\s--config[=\s]\s*[\"']?([^\s\"']+\.ya?ml)\b")
-CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
-
 RUN_TIME = ("$", "{")
 
 REMOVED = "removed"
@@ -112,16 +94,6 @@ class CommandLineSetting(NamedTuple):
     is_variable: bool = False
 
 
-class TrainerCommand(NamedTuple):
-    name: str
-
-    lines: range
-    format: str
-    option: str
-    has_file: bool
-    """Whether the command passes a configuration file, which can set the threshold."""
-
-
 def text_names_clip(text: bytes) -> bool:
     return any(pattern.search(text) for pattern in CLIP_NAMES)
 
@@ -146,48 +118,13 @@ def clips(path: Path, text: str, read: Sequence[str] = ()) -> list[ClipUse]:
 
     read: Options and overrides to skip.
     """
-    if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND)):
+    if not MAY_BE_CLIP.search(text):
         return []
-    text = without_unused_arrays(text)
-    own = [each for each in settings(text) if each.name not in read or each.value == REMOVED]
+    own = [each for each in settings(without_unused_arrays(text)) if each.name not in read or each.value == REMOVED]
     own = [each for each in own if is_clip(each)]
-    uses, defaults, left = [], [], own
-    for command in _commands(text):
-        trainer = FORMATS[command.format]
-        names = {command.option, command.option.replace("_", "-")}
-        key = str(trainer.clip_keys[0][-1])
-        call = f"{command.name} --{command.option} {THRESHOLD}"
-        own_options = [each for each in left if each.line in command.lines and each.name in names]
-        left = [each for each in left if each not in own_options]
-        uses += [replace(use(path, each._replace(name=key), trainer), call=call) for each in own_options]
-        if not (own_options or command.has_file or names.intersection(read)):
-            default = use(path, CommandLineSetting(command.lines[0], key, DEFAULT_THRESHOLD, False), trainer)
-            clip = f"{trainer.title} by default: {command.name} without --{command.option}"
-            defaults.append(replace(default, clip=clip, by_default=True, call=call))
-    rules = tuple(NamedValue(each.name, each.value) for each in left if sets_rule(each))
-    others = [use(path, each) for each in left]
-    uses += [replace(each, values=each.values + rules) if each.values else each for each in others]
-    # If the script has a clip option elsewhere, a variable can pass this option to the command.
-    return uses + ([] if left else defaults)
-
-
-def _commands(text: str) -> Iterator[TrainerCommand]:
-    code = without_comments(text)
-    for match in COMMAND.finditer(code):
-        first = code.count("\n", 0, match.start()) + 1
-        lines = range(first, first + match[0].count("\n") + 1)
-        has_file = CONFIGURATION.search(match[3]) is not None
-        yield TrainerCommand(f"{match[1]} {match[2]}", lines, *COMMAND_TRAINERS[match[1]], has_file)
-
-
-def formats(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (file, format) for each YAML file that a command of TRL reads, as in `trl sft --config a.yaml`."""
-    code = without_comments(atomic_files.read_text(path, errors="replace"))
-    commands = [match[3] for match in COMMAND.finditer(code) if match[1] == "trl"]
-    for options in (*commands, *(match[1] for match in OF_TRL.finditer(code))):
-        for file in (folder / name for name in CONFIG.findall(options) for folder in path.resolve().parents):
-            if file.is_file():
-                yield os.path.realpath(file), COMMAND_TRAINERS["trl"][0]
+    rules = tuple(NamedValue(each.name, each.value) for each in own if sets_rule(each))
+    uses = [use(path, each) for each in own]
+    return [replace(each, values=each.values + rules) if each.values else each for each in uses]
 
 
 def in_strings(path: Path, document: Document) -> list[ClipUse]:
@@ -264,14 +201,11 @@ def settings(text: str) -> Iterator[CommandLineSetting]:
     yield from sorted(entries, key=lambda each: each.line)
 
 
-def use(path: Path, setting: CommandLineSetting, trainer: Format | None = None) -> ClipUse:
-    """Return a clip for a setting. The effect is unknown if no known trainer reads the setting.
-
-    trainer: The trainer that the command starts, if known.
-    """
+def use(path: Path, setting: CommandLineSetting) -> ClipUse:
+    """Return a clip for a setting. The effect is unknown if no known trainer reads the setting."""
     line, name, value = setting.line, setting.name, setting.value
     keys = tuple(name.split("."))
-    trainers = [trainer] if trainer else [each for each in FORMATS.values() if keys in each.option_keys]
+    trainers = [each for each in FORMATS.values() if keys in each.option_keys]
     if trainers and isinstance(value, str) and (not value or value.startswith(RUN_TIME)):
         why = AT_RUN_TIME.format(value=value or name)
         return ClipUse(path, line, 1, f"{trainers[0].title}: {name}", why_unknown=why)

@@ -17,7 +17,6 @@ from ..config.families import family_difference
 from ..config.formats import FORMATS
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
-from . import settings_from_files
 from .advice import Advisor, is_of_trainer
 from .callback_files import packages_of_callbacks
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
@@ -74,8 +73,6 @@ class Judge:
         advisor = Advisor(self._exported(use), self._file, nearest=nearest)
         if use.unclipped:
             return ("same", None) if is_off(self.config) else ("missing", self._unclipped(use, advisor))
-        if use.config is None and settings_from_files.reads_file(use):
-            return self._judge_by_file(use, advisor, nearest=nearest)
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
@@ -179,17 +176,6 @@ class Judge:
             if use.package in packages or use.format in {ARGUMENT_FORMATS.get(each) for each in packages}
         ]
         return None if use.is_own else patterns.nearest(use.path, paths, self._file.resolve().parent)
-
-    def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
-        files = settings_from_files.files_of(use, self._uses, self._file.resolve().parent)
-        same = [each for each in files if self._is_accepted(each.config, nearest=False)]
-        right = same or [each for each in files if self._is_accepted(each.config, nearest=nearest)]
-        if right and not any(each.is_own and each.path == use.path for each in self._uses):
-            self._elsewhere.append(settings_from_files.note(use, right, self._file.name))
-            return "same" if same else "near", None
-        why = settings_from_files.why(use, files, self._file.name)
-        edit = self._with_advice_to_switch_off(use, advisor.edit_of_files(use, files), without_callback=True)
-        return "unknown", self._finding(use, "unknown", why, edit)
 
     def _is_accepted(self, config: ClipConfig | None, *, nearest: bool) -> bool:
         family = family_difference(config, self.config) if config is not None else None

@@ -6,33 +6,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.formats import FORMATS
-from ..port.catalog import settings
 from .advice import is_of_trainer
-from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
+from .clip_use import ClipUse, shown
 from .rules import patterns
 
 CONFIGURATIONS = re.compile(r"conf(ig)?s?/")
 """Matches the files of a Hydra program whose code is in another folder, such as src."""
 
-READS = "{function} reads {keyword} from a configuration file or the command line."
 NOTE = (
-    "{place} {function} reads {keyword} from a file. The clip in {files} agrees with {own}. Options on a command line "
-    "override the file. The check sees only the command lines in checked files."
-)
-PASSED = (
     "{place} {clip}: The source does not set this clip. The check compares the clip in {files}, and assumes that the "
     "trainer gets its arguments from there. Options on a command line override a file."
 )
-
-
-def _parts(use: ClipUse) -> tuple[str, str]:
-    function, _, keyword = use.clip.partition("(")
-    return function, keyword.rstrip("=)")
-
-
-def reads_file(use: ClipUse) -> bool:
-    return use.is_set_outside and any(_parts(use)[0] in each.elsewhere for each in settings())
 
 
 def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: bool = False) -> list[ClipUse]:
@@ -49,24 +33,8 @@ def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: boo
     return [each for each in of_trainer if CONFIGURATIONS.match(patterns.relative(each.path, root))]
 
 
-def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
-    function, keyword = _parts(use)
-    title = FORMATS[ARGUMENT_FORMATS[use.package]].title
-    reason = READS.format(function=function, keyword=keyword)
-    if not files:
-        return f"{reason} No checked file near this script is a configuration of {title}."
-    return f"{reason} The clips in these files near the script differ from {own}: {_names(files)}."
-
-
-def note(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
-    function, keyword = _parts(use)
-    return NOTE.format(
-        place=f"{shown(use.path)}:{use.line}", function=function, keyword=keyword, files=_names(files), own=own,
-    )  # fmt: skip
-
-
-def note_of_passed(use: ClipUse, files: Sequence[ClipUse]) -> str:
-    return PASSED.format(place=f"{shown(use.path)}:{use.line}", clip=use.clip, files=_names(files))
+def note(use: ClipUse, files: Sequence[ClipUse]) -> str:
+    return NOTE.format(place=f"{shown(use.path)}:{use.line}", clip=use.clip, files=_names(files))
 
 
 def _names(files: Sequence[ClipUse]) -> str:
