@@ -31,6 +31,7 @@ WORDS = {"null": None, "none": None, "~": None, "false": False, "true": True}
 
 FLAGS = ("DEFINE_float", "DEFINE_integer")
 OPTIONS = ("add_argument", "add_option", "option", *FLAGS)
+UPDATES = ("setattr", "update", "__setattr__")
 
 
 class Setting(NamedTuple):
@@ -52,6 +53,11 @@ class Setting(NamedTuple):
     @property
     def name(self) -> str:
         return self.path[-1]
+
+    @property
+    def is_option(self) -> bool:
+        """Whether the value is the default of an option that Python code defines."""
+        return isinstance(self.node, ast.Call) and last_name(self.node.func) in OPTIONS
 
 
 def of_file(project: Project, path: Path, is_wanted: Callable[[Sequence[str]], bool]) -> list[Setting]:
@@ -89,7 +95,7 @@ def _in_text(path: Path) -> Iterator[Setting]:
 
 
 def _in_python(module: Module) -> Iterator[Setting]:
-    for node, path, code in [*_named_values(module.tree), *_options(module)]:
+    for node, path, code in [*_named_values(module.tree), *_options(module), *_set_by_text(module)]:
         value = _value(module, code)
         unknown = "" if value is not _UNKNOWN else ast.unparse(code)
         yield Setting(path, *module.position(node), None if unknown else value, unknown, node)
@@ -165,6 +171,17 @@ def _options(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.ex
         if last_name(call.func) in OPTIONS and default is not None:
             for name in names:
                 yield call, (name.lstrip("-").replace("-", "_"),), default
+
+
+def _set_by_text(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+    """Yield settings such as `setattr(args, "clip", 1.0)` and `OmegaConf.update(cfg, key="a.clip", value=1.0)`."""
+    for call in module.calls:
+        passed = {each.arg: each.value for each in call.keywords}
+        arguments = [*call.args, *(passed[name] for name in ("key", "value") if name in passed)]
+        if last_name(call.func) in UPDATES and len(arguments) > 1:
+            name, value = arguments[-2:]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield call, tuple(name.value.split(".")), value
 
 
 def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:

@@ -187,8 +187,6 @@ def _with_settings(
         reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
         unknown = NOT_CALLED if call is None else RUN_TIME
         why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
-        if why == RUN_TIME and (both := effect.of_unknown_norm_type(module, call, function)):
-            return use(why_unknown=both, rule=ClipConfig(rule="global_norm", family="pytorch", threshold=1.0))
         if not _is_set_outside(site, call):
             return use(why_unknown=why)
         option = site.name.rpartition("(")[2].rstrip("=)")

@@ -82,7 +82,7 @@ def named(
         return MAY_BE_CLIP.search(".".join(path)) is not None or path[-1].replace("-", "_") in names
 
     for setting in settings.of_file(project, path, may_set_clip):
-        is_option = isinstance(setting.node, ast.Call)
+        is_option = setting.is_option
         is_code = setting.node is not None and not isinstance(getattr(setting.node, "ctx", None), ast.Store)
         is_like_clip = _is_like_clip(setting)
         may_be_clip = is_option or (not is_code and MAY_BE_CLIP.search(setting.name)) or setting.command or is_like_clip
