@@ -43,14 +43,11 @@ ATTACH = {
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 
-REMOVE = (
-    "Remove this clip, or remove the file from check.off. If the check reads the file in a wrong format, set the right "
-    "format in check.formats."
-)
+REMOVE = "Remove this clip. If the check reads the file in a wrong format, set the right format in check.formats."
 
 SWITCH_OFF_OUTSIDE = (
-    "Switch the clip off in the configuration file that sets it, and add that file to check.off. If you set the clip "
-    "on the command line, move the clip to a configuration file first."
+    "Switch the clip off in the configuration file that sets it. If you set the clip on the command line, move the "
+    "clip to a configuration file first."
 )
 
 NOT_VALID = re.compile(r"this is not (TOML|YAML|JSON)")
@@ -134,15 +131,6 @@ class Advisor:
             keys = self._keys(use)
             return REMOVE if keys is None else keys.with_problem
         return self._exported_arguments(name) or REMOVE
-
-    def has_off_key(self, use: ClipUse) -> bool:
-        if not use.format:
-            return True
-        keys = self._keys(use) if use.format in FORMATS else None
-        if keys is None:
-            return False
-        names = [re.escape(path[-1]) for path in FORMATS[use.format].clip_keys]
-        return any(re.search(rf"\b{name}\b", keys.text) for name in names)
 
     def advice_by_code(self, use: ClipUse) -> str:
         if use.format == convert.UNIFIED_CLIP:

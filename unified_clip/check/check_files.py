@@ -30,7 +30,7 @@ from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
 from .python.notebooks import NOTEBOOK
-from .rules import accepted, ignoring, off, patterns, required, settings, unused_entries
+from .rules import accepted, ignoring, patterns, required, settings, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
@@ -52,7 +52,7 @@ def check(
     """Compare every clip in `files` with a clip configuration. `paths` are the paths that the user passed."""
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
-    trainer_files.check_formats(clip, rules)
+    trainer_files.check_rules(clip, rules)
     root = clip.resolve().parent
     reports = [file for file in files if files_to_check.is_report(file)]
     files = [file for file in files if file not in reports]
@@ -141,7 +141,6 @@ def _judge_all(
     files_without_clip = (
         (without_clips, required.CLIP_HERE),
         (required.explicit(rules.explicit, files, file_uses, root), required.SET_KEY),
-        (off.not_understood(rules.off, files, file_uses, root), off.EDIT),
     )
     for use, edit in ((use, edit) for uses, edit in files_without_clip for use in uses):
         add(use, make_finding(use, "missing" if use.unclipped else "unknown", use.why_unknown, edit))
@@ -248,21 +247,26 @@ def _without_passed(uses: Sequence[ClipUse], file_uses: FoundClips, project: Pro
     own = {use.path for use in uses if use.is_own}
     for use in uses:
         files: list[ClipUse] = []
-        if SET_OUTSIDE in use.why_unknown and use.path not in own and not use.must_be_off:
+        if SET_OUTSIDE in use.why_unknown:
             is_hydra = b"hydra" in project.read(use.path)
             files = settings_from_files.files_of(use, file_uses.uses, root, is_hydra=is_hydra)
-            files = [each for each in files if each.has_key or each.is_callback or not use.is_set_outside]
-        if files and all(each.config is not None for each in files):
+            files = [each for each in files if _sets_clip(each) or not use.is_set_outside]
+        configs = [each.config for each in files if each.config is not None]
+        is_known = len(configs) == len(files) > 0
+        if is_known and (use.path not in own or all(map(is_off, configs))):
             file_uses.notes.append(settings_from_files.note(use, files))
             file_uses.elsewhere.append(use.path)
         else:
             yield use
 
 
+def _sets_clip(use: ClipUse) -> bool:
+    return use.has_key or use.is_callback or (use.config is not None and is_off(use.config))
+
+
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
     uses = [replace(use, needs_key=use.by_default and patterns.matches_use(rules.explicit, use, root)) for use in uses]
-    uses = [off.marked(use) if patterns.matches_use(rules.off, use, root) else use for use in uses]
-    return [use for use in uses if use.must_be_off or not use.is_replaced]
+    return [use for use in uses if not use.is_replaced]
 
 
 def _with_any_nonfinite(
@@ -288,7 +292,7 @@ def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> No
     Also set `files`, `bases` and `repeats` of `file_uses`.
     """
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
-    known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
+    known = [use for use in file_uses.uses if use.config is not None]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
     file_uses.bases = {base.resolve() for use in file_uses.uses for base in use.bases}
     kept: dict[tuple[object, ...], ClipUse] = {}
@@ -298,7 +302,7 @@ def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> No
             continue  # the file that inherits the clip shows the trainer
         is_base = use.read is not None and use.read.resolve() in file_uses.bases
         if not is_base or (use.config is not None and not use.by_default):
-            lists = (rules.explicit, rules.nearest, rules.nonfinite, rules.off)
+            lists = (rules.explicit, rules.nearest, rules.nonfinite)
             key = (
                 *_effect_of(use, rules, root),
                 use.clip,
@@ -321,7 +325,7 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 
 def _leave_to_trainer(file_uses: FoundClips) -> None:
     has_trainer = any(use.format in BY_TRAINER or use.package in BY_TRAINER for use in file_uses.uses)
-    for use in [use for use in file_uses.uses if has_trainer and use.format == "accelerate" and not use.must_be_off]:
+    for use in [use for use in file_uses.uses if has_trainer and use.format == "accelerate"]:
         place = placement.first_read(use.document, FORMATS["accelerate"]) if use.document is not None else ()
         is_auto = use.by_default or (use.document is not None and use.document.get(*place) == "auto")
         if is_auto and use.engine == DEEPSPEED:

@@ -22,10 +22,7 @@ NOTE = (
 def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: bool = False) -> list[ClipUse]:
     """Return the clips in files of the same trainer near a script. A script with Hydra can also read `conf/**`."""
     of_trainer = [
-        each
-        for each in uses
-        if is_of_trainer(use, each.format) or (each.is_callback and each.config is not None)
-        if not each.must_be_off
+        each for each in uses if is_of_trainer(use, each.format) or (each.is_callback and each.config is not None)
     ]
     near = [each for each in of_trainer if any(patterns.is_near(file, use.path, root) for file in each.files)]
     if near or not is_hydra:

@@ -39,6 +39,11 @@ CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
 
 MISPLACED = "UC105"
 
+OFF = (
+    "The check has no rule `off` any more. Instead, add an entry [[check.ignore]] for each pattern, with "
+    'path = "{glob}", rule = "none" and a reason. The entry accepts a clip only if it is off.'
+)
+
 LINE = re.compile(r", line (\d+)")
 
 JSON_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -103,7 +108,9 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
     return uses[:1]
 
 
-def check_formats(clip: Path, rules: CheckRules) -> None:
+def check_rules(clip: Path, rules: CheckRules) -> None:
+    if rules.off:
+        raise convert.named(clip, convert.UNIFIED_CLIP)[1].wrong(("check", "off"), OFF.format(glob=rules.off[0]))
     for glob, name in rules.formats.items():
         try:
             convert.parse_name(name)
