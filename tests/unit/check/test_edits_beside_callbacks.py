@@ -41,7 +41,6 @@ reason = "..."
     (PARSED, {"a.json": JSON}, "a.py", "Switch the clip off in the configuration file that sets it"),
     (CLI, {"c.yaml": f"{YAML}  gradient_clip_val: 0.5\n"}, "c.yaml", "trainer:\n  gradient_clip_val: null"),
     (CLI, {"c.yaml": YAML}, "c.yaml", "trainer:\n  gradient_clip_val: null"),
-    (CLI, {"c.yaml": YAML}, "a.py", "Switch the clip off in the configuration file that sets it"),
     (f"limit = x()\n{HF % ', max_grad_norm=limit'}", {}, "a.py", "max_grad_norm=0.0"),
     (HF % ", max_grad_norm=0", {
         "b.py": "from transformers import TrainingArguments\n\nTrainingArguments('o', max_grad_norm=0.5)\n",
