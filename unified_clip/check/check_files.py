@@ -22,7 +22,6 @@ from . import (
     callback_files,
     command_lines,
     files_to_check,
-    settings_from_files,
     trainer_files,
 )
 from .clip_use import OWN, ClipUse, FoundClips, shown
@@ -30,7 +29,7 @@ from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
 from .python.notebooks import NOTEBOOK
-from .rules import accepted, ignoring, patterns, required, settings, unused_entries
+from .rules import accepted, ignoring, patterns, required, settings, settings_from_files, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")

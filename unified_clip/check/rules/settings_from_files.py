@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from .advice import is_of_trainer
-from .clip_use import ClipUse, shown
-from .rules import patterns
+from ..advice import is_of_trainer
+from ..clip_use import ClipUse, shown
+from . import patterns
 
 CONFIGURATIONS = re.compile(r"conf(ig)?s?/")
 """Matches the files of a Hydra program whose code is in another folder, such as src."""
