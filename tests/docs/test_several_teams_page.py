@@ -100,12 +100,13 @@ def test_a_trainer_whose_clip_is_off_passes(folder: Path, capsys: pytest.Capture
     off = arguments.read_text().replace('"max_grad_norm": 1.0', '"max_grad_norm": 0')
     arguments.write_text(off)
     assert cli.main(CHECK) == 1
-    assert f'Add "{NLP}" to check.off in clip.toml' in capsys.readouterr().out
-    clip.write_text(re.sub(r"require.*\n", rules, clip.read_text()))
+    assert "switch this clip off, and add to clip.toml" in capsys.readouterr().out
+    require, _, entry = rules.partition("\n\n")
+    clip.write_text(re.sub(r"require.*\n", f"{require}\n", clip.read_text()) + f"\n{entry}")
     assert cli.main(CHECK) == 0
     changes = [
         (arguments, off.replace(": 0", ": 0.3"), f"{NLP}:4:1 drift"),
-        (arguments, off.replace(',\n  "max_grad_norm": 0', ""), f"{NLP}:1:1 drift"),
+        (arguments, off.replace(',\n  "max_grad_norm": 0', ""), f"{NLP}:1:1 missing"),
         (arguments, off.replace("grad_norm", "gard_norm"), f"{NLP}:4:1 unknown"),
         (train, script.replace("callbacks=[ClipCallback(clip)]", ""), "nlp/train.py:8:8 unknown"),
     ]

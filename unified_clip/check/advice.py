@@ -43,19 +43,11 @@ ATTACH = {
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 
-REMOVE = (
-    "Remove this clip, or remove the file from check.off. If the check reads the file in a wrong format, set the right "
-    "format in check.formats."
-)
+REMOVE = "Remove this clip. If the check reads the file in a wrong format, set the right format in check.formats."
 
 SWITCH_OFF_OUTSIDE = (
-    "Switch the clip off in the configuration file that sets it, and add that file to check.off. If you set the clip "
-    "on the command line, move the clip to a configuration file first."
-)
-
-WRITE_FILE = (
-    "Put the configuration file into the directory of this script, or into a subdirectory. In the configuration file, "
-    "set"
+    "Switch the clip off in the configuration file that sets it. If you set the clip on the command line, move the "
+    "clip to a configuration file first."
 )
 
 NOT_VALID = re.compile(r"this is not (TOML|YAML|JSON)")
@@ -129,15 +121,6 @@ class Advisor:
     def settings(self, use: ClipUse) -> str:
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
 
-    def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
-        name = ARGUMENT_FORMATS[use.package]
-        text = self._exported(name, None)
-        if not text:
-            return self.advice_by_code(use)
-        names = " or ".join(dict.fromkeys(shown(each.read or each.path) for each in files))
-        where = f"In {names}, set" if names else WRITE_FILE
-        return _lines(f"{where}:", self._with_note(text, name), self._or_by_code(use))
-
     def switch_off(self, use: ClipUse) -> str:
         if use.is_set_outside:
             return SWITCH_OFF_OUTSIDE
@@ -148,15 +131,6 @@ class Advisor:
             keys = self._keys(use)
             return REMOVE if keys is None else keys.with_problem
         return self._exported_arguments(name) or REMOVE
-
-    def has_off_key(self, use: ClipUse) -> bool:
-        if not use.format:
-            return True
-        keys = self._keys(use) if use.format in FORMATS else None
-        if keys is None:
-            return False
-        names = [re.escape(path[-1]) for path in FORMATS[use.format].clip_keys]
-        return any(re.search(rf"\b{name}\b", keys.text) for name in names)
 
     def advice_by_code(self, use: ClipUse) -> str:
         if use.format == convert.UNIFIED_CLIP:

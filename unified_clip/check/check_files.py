@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
+from .._kit import atomic_files
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
@@ -21,7 +22,6 @@ from . import (
     callback_files,
     command_lines,
     files_to_check,
-    settings_from_files,
     trainer_files,
 )
 from .clip_use import OWN, ClipUse, FoundClips, shown
@@ -29,7 +29,7 @@ from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
 from .python.notebooks import NOTEBOOK
-from .rules import accepted, ignoring, off, patterns, required, settings, unused_entries
+from .rules import accepted, ignoring, patterns, required, settings, settings_from_files, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
@@ -51,7 +51,7 @@ def check(
     """Compare every clip in `files` with a clip configuration. `paths` are the paths that the user passed."""
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
-    trainer_files.check_formats(clip, rules)
+    trainer_files.check_rules(clip, rules)
     root = clip.resolve().parent
     reports = [file for file in files if files_to_check.is_report(file)]
     files = [file for file in files if file not in reports]
@@ -140,7 +140,6 @@ def _judge_all(
     files_without_clip = (
         (without_clips, required.CLIP_HERE),
         (required.explicit(rules.explicit, files, file_uses, root), required.SET_KEY),
-        (off.not_understood(rules.off, files, file_uses, root), off.EDIT),
     )
     for use, edit in ((use, edit) for uses, edit in files_without_clip for use in uses):
         add(use, make_finding(use, "missing" if use.unclipped else "unknown", use.why_unknown, edit))
@@ -155,19 +154,20 @@ def _read(
     project: Project, files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]
 ) -> FoundClips:
     file_uses = FoundClips()
-    sources, configurations = list[Path](), set[Path]()
-    scripts = [path for path in files if command_lines.is_shell(path) and not files_to_check.unreadable(path)]
-    of_commands = dict(each for script in scripts for each in command_lines.formats(script))
+    sources, configurations, others = list[Path](), set[Path](), list[Path]()
     for path in files:
         uses: list[ClipUse] = []
         if problem := files_to_check.unreadable(path):
             _add_unreadable(path, problem, file_uses)
         elif path.suffix.lower() != NOTEBOOK and (
-            (format_ := _declared(path, rules, root) or of_commands.get(os.path.realpath(path), ""))
-            or trainer_files.may_be_configuration(path)
+            (format_ := _declared(path, rules, root)) or trainer_files.may_be_configuration(path)
         ):
             uses = _with_rules(callback_files.with_callbacks(path, trainer_files.read(path, format_)), rules, root)
             _add_configuration(path, uses, file_uses)
+            if path.suffix.lower() not in SOURCES and not any(
+                use.format or use.clip == "configuration" for use in uses
+            ):
+                others.append(path)
         if path.suffix.lower() in SOURCES and not problem:
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
             sources.append(path)
@@ -175,26 +175,40 @@ def _read(
             advance(1)
     _leave_out_bases(file_uses, rules, root)
     uses = source_files.read(project, sources, advance, configurations)
-    uses += _settings(project, sources, uses, configurations, root)
+    uses += _settings(project, sources, others, uses, configurations, root)
     uses = _with_rules(list(notebooks.with_cells(uses)), rules, root)
     uses = list(_without_passed(uses, file_uses, project, root))
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
-    file_uses.uses = command_lines.passed(kept + uses, sources, files)
+    file_uses.uses = list(settings.without_repeats(kept + uses))
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
 
 
 def _settings(
-    project: Project, sources: Sequence[Path], clips: Sequence[ClipUse], configurations: Set[Path], root: Path
+    project: Project,
+    sources: Sequence[Path],
+    others: Sequence[Path],
+    clips: Sequence[ClipUse],
+    configurations: Set[Path],
+    root: Path,
 ) -> Iterator[ClipUse]:
-    """Yield the settings of Python files, except those that `clips` compares."""
+    """Yield the settings that clips read, or that are named like a clip, except those that `clips` compares.
+
+    others: The files that no known trainer reads.
+    """
     known = {*configurations, *(use.path for use in clips)}
     compared = {place for use in clips for place in use.origins}
-    for path in filter(trainer_files.may_name_clip, sources):
-        near = [other for other in sources if patterns.is_near(other, path, root)]
-        is_known = path in known and b"ml_collections" not in project.read(path)
-        for use in settings.of_python(project, path, near, clips, is_known=is_known):
+    names = {name.encode() for use in clips for name in (use.attribute, use.option) if name}
+    names |= {name.replace(b"_", b"-") for name in names}
+    for path in (*sources, *dict.fromkeys(others)):
+        is_source = path.suffix.lower() in SOURCES
+        text = project.read(path) if is_source else atomic_files.read_bytes(path)
+        if not (trainer_files.may_name_clip(path) or any(name in text for name in names)):
+            continue
+        is_known = is_source and path in known and b"ml_collections" not in text
+        is_known |= command_lines.is_shell(path)  # `command_lines` reports its settings
+        for use in settings.named(project, path, sources, clips, root, is_known=is_known):
             if (use.path, use.line) not in compared:
                 yield use
 
@@ -232,22 +246,26 @@ def _without_passed(uses: Sequence[ClipUse], file_uses: FoundClips, project: Pro
     own = {use.path for use in uses if use.is_own}
     for use in uses:
         files: list[ClipUse] = []
-        is_outside = SET_OUTSIDE in use.why_unknown and not settings_from_files.reads_file(use)
-        if is_outside and use.path not in own and not use.must_be_off:
+        if SET_OUTSIDE in use.why_unknown:
             is_hydra = b"hydra" in project.read(use.path)
             files = settings_from_files.files_of(use, file_uses.uses, root, is_hydra=is_hydra)
-            files = [each for each in files if each.has_key or not use.is_set_outside]
-        if files and all(each.config is not None for each in files):
-            file_uses.notes.append(settings_from_files.note_of_passed(use, files))
+            files = [each for each in files if _sets_clip(each) or not use.is_set_outside]
+        configs = [each.config for each in files if each.config is not None]
+        is_known = len(configs) == len(files) > 0
+        if is_known and (use.path not in own or all(map(is_off, configs))):
+            file_uses.notes.append(settings_from_files.note(use, files))
             file_uses.elsewhere.append(use.path)
         else:
             yield use
 
 
+def _sets_clip(use: ClipUse) -> bool:
+    return use.has_key or use.is_callback or (use.config is not None and is_off(use.config))
+
+
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
     uses = [replace(use, needs_key=use.by_default and patterns.matches_use(rules.explicit, use, root)) for use in uses]
-    uses = [off.marked(use) if patterns.matches_use(rules.off, use, root) else use for use in uses]
-    return [use for use in uses if use.must_be_off or not use.is_replaced]
+    return [use for use in uses if not use.is_replaced]
 
 
 def _with_any_nonfinite(
@@ -273,7 +291,7 @@ def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> No
     Also set `files`, `bases` and `repeats` of `file_uses`.
     """
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
-    known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
+    known = [use for use in file_uses.uses if use.config is not None]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
     file_uses.bases = {base.resolve() for use in file_uses.uses for base in use.bases}
     kept: dict[tuple[object, ...], ClipUse] = {}
@@ -283,7 +301,7 @@ def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> No
             continue  # the file that inherits the clip shows the trainer
         is_base = use.read is not None and use.read.resolve() in file_uses.bases
         if not is_base or (use.config is not None and not use.by_default):
-            lists = (rules.explicit, rules.nearest, rules.nonfinite, rules.off)
+            lists = (rules.explicit, rules.nearest, rules.nonfinite)
             key = (
                 *_effect_of(use, rules, root),
                 use.clip,
@@ -306,7 +324,7 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 
 def _leave_to_trainer(file_uses: FoundClips) -> None:
     has_trainer = any(use.format in BY_TRAINER or use.package in BY_TRAINER for use in file_uses.uses)
-    for use in [use for use in file_uses.uses if has_trainer and use.format == "accelerate" and not use.must_be_off]:
+    for use in [use for use in file_uses.uses if has_trainer and use.format == "accelerate"]:
         place = placement.first_read(use.document, FORMATS["accelerate"]) if use.document is not None else ()
         is_auto = use.by_default or (use.document is not None and use.document.get(*place) == "auto")
         if is_auto and use.engine == DEEPSPEED:

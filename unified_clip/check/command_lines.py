@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +18,11 @@ from ..config.documents.script_options import (
     assigned_numbers,
     option_value,
     script_options,
-    without_comments,
     without_unused_arrays,
 )
 from ..config.formats import FORMATS, Format, convert, placement
 from ..errors import ConfigError
-from .clip_use import THRESHOLD, ClipUse, NamedValue
+from .clip_use import ClipUse, NamedValue
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
@@ -69,22 +66,6 @@ REPEATED = re.compile(
 )
 """Matches an option that the same command repeats later. The command uses only the last value."""
 
-COMMAND_TRAINERS = {
-    "swift": ("hf", "max_grad_norm"),
-    "trl": ("hf", "max_grad_norm"),
-    "megatron": ("megatron", "clip_grad"),  # of ms-swift
-}
-"""Maps a program to (trainer format, option that sets the threshold)."""
-
-DEFAULT_THRESHOLD = 1.0
-
-COMMAND = re.compile(
-    rf"(?<![\w./-])({'|'.join(COMMAND_TRAINERS)})\s+(dpo|grpo|kto|pt|reward|rlhf|rloo|sft)(?![\w.-])((?:\\\n|[^\n])*)"
-)
-OF_TRL = re.compile(r"\btrl/scripts/\w+\.py((?:\\\n|[^\n])*)")
-CONFIG = re.compile(r"\s--config[=\s]\s*[\"']?([^\s\"']+\.ya?ml)\b")
-CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
-
 RUN_TIME = ("$", "{")
 
 REMOVED = "removed"
@@ -101,25 +82,6 @@ AT_RUN_TIME = (
 )
 
 
-SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
-
-ARGUMENT = re.compile(
-    r"(?<=\.py)(?:\s+[^\s;&|-][^\s;&|]*\.py)+(?!\w)|--?[\w.-]*(?:config|cfg)[\w-]*[\s=]+\S+\.py(?!\w)"
-)
-"""Matches files that a command passes to its script, as in `train.py config.py`."""
-
-UNDER_DEEPSPEED = "With DeepSpeed, the settings of DeepSpeed decide what happens if a norm is not finite."
-
-OF_SCRIPT = (
-    "The command passes this option to {script}, which is not checked. Also check {script}, or add this file to "
-    "check.ignore with a reason."
-)
-OF_CHECKED_SCRIPT = (
-    "The command passes this option to {script}, and no clip in {script} reads the option. Other code might read it. "
-    "Compare the value with the clip configuration by hand, and add this file to check.ignore with a reason."
-)
-
-
 class CommandLineSetting(NamedTuple):
     line: int
     name: str
@@ -130,16 +92,6 @@ class CommandLineSetting(NamedTuple):
 
     is_override: bool
     is_variable: bool = False
-
-
-class TrainerCommand(NamedTuple):
-    name: str
-
-    lines: range
-    format: str
-    option: str
-    has_file: bool
-    """Whether the command passes a configuration file, which can set the threshold."""
 
 
 def text_names_clip(text: bytes) -> bool:
@@ -166,48 +118,13 @@ def clips(path: Path, text: str, read: Sequence[str] = ()) -> list[ClipUse]:
 
     read: Options and overrides to skip.
     """
-    if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND)):
+    if not MAY_BE_CLIP.search(text):
         return []
-    text = without_unused_arrays(text)
-    own = [each for each in settings(text) if each.name not in read or each.value == REMOVED]
+    own = [each for each in settings(without_unused_arrays(text)) if each.name not in read or each.value == REMOVED]
     own = [each for each in own if is_clip(each)]
-    uses, defaults, left = [], [], own
-    for command in _commands(text):
-        trainer = FORMATS[command.format]
-        names = {command.option, command.option.replace("_", "-")}
-        key = str(trainer.clip_keys[0][-1])
-        call = f"{command.name} --{command.option} {THRESHOLD}"
-        own_options = [each for each in left if each.line in command.lines and each.name in names]
-        left = [each for each in left if each not in own_options]
-        uses += [replace(use(path, each._replace(name=key), trainer), call=call) for each in own_options]
-        if not (own_options or command.has_file or names.intersection(read)):
-            default = use(path, CommandLineSetting(command.lines[0], key, DEFAULT_THRESHOLD, False), trainer)
-            clip = f"{trainer.title} by default: {command.name} without --{command.option}"
-            defaults.append(replace(default, clip=clip, by_default=True, call=call))
-    rules = tuple(NamedValue(each.name, each.value) for each in left if sets_rule(each))
-    others = [use(path, each) for each in left]
-    uses += [replace(each, values=each.values + rules) if each.values else each for each in others]
-    # If the script has a clip option elsewhere, a variable can pass this option to the command.
-    return uses + ([] if left else defaults)
-
-
-def _commands(text: str) -> Iterator[TrainerCommand]:
-    code = without_comments(text)
-    for match in COMMAND.finditer(code):
-        first = code.count("\n", 0, match.start()) + 1
-        lines = range(first, first + match[0].count("\n") + 1)
-        has_file = CONFIGURATION.search(match[3]) is not None
-        yield TrainerCommand(f"{match[1]} {match[2]}", lines, *COMMAND_TRAINERS[match[1]], has_file)
-
-
-def formats(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (file, format) for each YAML file that a command of TRL reads, as in `trl sft --config a.yaml`."""
-    code = without_comments(atomic_files.read_text(path, errors="replace"))
-    commands = [match[3] for match in COMMAND.finditer(code) if match[1] == "trl"]
-    for options in (*commands, *(match[1] for match in OF_TRL.finditer(code))):
-        for file in (folder / name for name in CONFIG.findall(options) for folder in path.resolve().parents):
-            if file.is_file():
-                yield os.path.realpath(file), COMMAND_TRAINERS["trl"][0]
+    rules = tuple(NamedValue(each.name, each.value) for each in own if sets_rule(each))
+    uses = [use(path, each) for each in own]
+    return [replace(each, values=each.values + rules) if each.values else each for each in uses]
 
 
 def in_strings(path: Path, document: Document) -> list[ClipUse]:
@@ -284,14 +201,11 @@ def settings(text: str) -> Iterator[CommandLineSetting]:
     yield from sorted(entries, key=lambda each: each.line)
 
 
-def use(path: Path, setting: CommandLineSetting, trainer: Format | None = None) -> ClipUse:
-    """Return a clip for a setting. The effect is unknown if no known trainer reads the setting.
-
-    trainer: The trainer that the command starts, if known.
-    """
+def use(path: Path, setting: CommandLineSetting) -> ClipUse:
+    """Return a clip for a setting. The effect is unknown if no known trainer reads the setting."""
     line, name, value = setting.line, setting.name, setting.value
     keys = tuple(name.split("."))
-    trainers = [trainer] if trainer else [each for each in FORMATS.values() if keys in each.option_keys]
+    trainers = [each for each in FORMATS.values() if keys in each.option_keys]
     if trainers and isinstance(value, str) and (not value or value.startswith(RUN_TIME)):
         why = AT_RUN_TIME.format(value=value or name)
         return ClipUse(path, line, 1, f"{trainers[0].title}: {name}", why_unknown=why)
@@ -312,63 +226,3 @@ def _of_trainer(path: Path, setting: CommandLineSetting, trainer: Format) -> Cli
     except ConfigError as error:
         return ClipUse(path, setting.line, 1, title, why_unknown=str(error))
     return ClipUse(path, setting.line, 1, title, config)
-
-
-def passed(uses: Sequence[ClipUse], sources: Sequence[Path], files: Sequence[Path]) -> list[ClipUse]:
-    """Return all clips. For a threshold on a command line, take the clip rule from the script that reads the threshold.
-
-    If the command line names no script, take the scripts that other lines of the file name.
-    """
-    readers = [use for use in uses if use.package and use.option]
-    names = {path.name for path in sources}
-    uses = [*uses, *_of_readers(files, {use.option for use in readers})]
-    return [_as_read(use, readers, names) if use.option and not use.package else use for use in uses]
-
-
-def _of_readers(files: Sequence[Path], options: Set[str]) -> Iterator[ClipUse]:
-    """Yield the options that clips of checked scripts read, and whose names show no clip, as --clip or --gn."""
-    for path in filter(is_shell, files) if options else ():
-        for setting in settings(without_unused_arrays(atomic_files.read_text(path, errors="replace"))):
-            is_read = setting.name.replace("-", "_") in options and not setting.is_override
-            if is_read and isinstance(setting.value, float) and not is_clip(setting):
-                yield use(path, setting)
-
-
-def _as_read(use: ClipUse, readers: Sequence[ClipUse], checked: Set[str]) -> ClipUse:
-    (name, value), *rules = use.values
-    if scripts := SCRIPT.findall(ARGUMENT.sub("", _command(use).partition(f"--{name}")[0])):
-        why = OF_CHECKED_SCRIPT if scripts[-1] in checked else OF_SCRIPT
-        use = replace(use, why_unknown=why.format(script=scripts[-1]))
-    readers = [each for each in readers if each.option == use.option]
-    if any(each.is_set_outside for each in readers) and "--deepspeed" in _command(use):
-        return replace(use, why_unknown=UNDER_DEEPSPEED)
-    of_scripts = {
-        script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
-        for script in (_scripts(use) if readers else ())
-    }
-    configs = {
-        ClipConfig(**{**rule.data(), "threshold": value}).dumps("json")
-        for rule in itertools.chain.from_iterable(of_scripts.values())
-        if rule is not None and value > 0
-    }
-    is_known = all(of_scripts.values()) and len(configs) == 1 and not rules
-    return replace(use, config=ClipConfig.loads(configs.pop(), "json"), why_unknown="") if is_known else use
-
-
-def _scripts(use: ClipUse) -> set[str]:
-    command, file = (ARGUMENT.sub("", text) for text in (_command(use), "\n".join(_lines(use.path))))
-    return {*(SCRIPT.findall(command) or SCRIPT.findall(file))}
-
-
-def _lines(path: Path) -> list[str]:
-    return [COMMENT.sub("", line) for line in atomic_files.read_text(path, errors="replace").splitlines()]
-
-
-def _command(use: ClipUse) -> str:
-    lines = _lines(use.path)
-    first = last = min(use.line, len(lines)) - 1
-    while first > 0 and lines[first - 1].endswith("\\"):
-        first -= 1
-    while last < len(lines) - 1 and lines[last].endswith("\\"):
-        last += 1
-    return "\n".join(line.removesuffix("\\") for line in lines[first : last + 1])

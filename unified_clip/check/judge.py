@@ -17,8 +17,7 @@ from ..config.families import family_difference
 from ..config.formats import FORMATS
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
-from . import settings_from_files
-from .advice import Advisor, is_of_trainer
+from .advice import Advisor
 from .callback_files import packages_of_callbacks
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
@@ -33,10 +32,8 @@ NO_DEFAULT = (
 )
 
 
-OFF_HINT = (
-    'If {own} clips the gradients of this training, this clip has to be off. Add "{file}" to check.off in {clip}.'
-)
-OFF_ELSEWHERE = 'Or, if your code clips these gradients with {clip}, add "{file}" to check.off in {clip}.'
+OFF_HINT = "If {own} clips the gradients of this training, switch this clip off, and add to {clip}:\n{entry}"
+OFF_ELSEWHERE = "Or, if your code clips these gradients with {clip}, switch this clip off, and add to {clip}:\n{entry}"
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
 ENTRY = """[[check.ignore]]
@@ -45,16 +42,12 @@ clip = "{clip}"
 rule = "none"
 reason = "..."
 """
-OFF_REQUIRED = "check.off requires that this clip is off, since the training code clips. This clip is on."
-NO_CLIP_IN_CODE = "check.off lists this file, but only {engine} can clip the gradients. Training code cannot clip them."
-NOT_IN_OFF = "Remove this file from check.off in {clip}."
 
 
 class Judge:
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file
         self._uses = uses
-        self._off = [use for use in uses if use.must_be_off and use.config is not None and is_off(use.config)]
         own = [use for use in uses if use.is_own and (use.package or use.is_callback)]
         self._own = [use.path for use in own if use.config is not None and not use.unused]
         self._callbacks = {path: packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
@@ -67,15 +60,11 @@ class Judge:
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
         """Compare a clip with the configuration, and return (result, finding).
 
-        Without a finding, the result is "same", "near" or "off".
+        Without a finding, the result is "same" or "near".
         """
-        if use.must_be_off:
-            return self._judge_off(use)
         advisor = Advisor(self._exported(use), self._file, nearest=nearest)
         if use.unclipped:
             return ("same", None) if is_off(self.config) else ("missing", self._unclipped(use, advisor))
-        if use.config is None and settings_from_files.reads_file(use):
-            return self._judge_by_file(use, advisor, nearest=nearest)
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
@@ -125,9 +114,7 @@ class Judge:
         return self._finding(again, "drift", does, edit, [difference], does)
 
     def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
-        glob = patterns.relative(use.path, self._file.resolve().parent)
-        entry = ENTRY.format(glob=glob, clip=use.clip)
-        edit = f"{advisor.advice_by_code(use)}\nOr, if no clip is needed, add to {self._file.name}:\n{entry}"
+        edit = f"{advisor.advice_by_code(use)}\nOr, if no clip is needed, add to {self._file.name}:\n{self._entry(use)}"
         return self._finding(use, "missing", use.why_unknown, edit)
 
     def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
@@ -166,11 +153,15 @@ class Judge:
         if callback:
             edit = Advisor(ClipConfig(rule="none"), self._file, nearest=True).switch_off(use)
         root = self._file.resolve().parent
-        clip, file = self._file.name, patterns.relative(use.path, root)
+        clip, entry = self._file.name, self._entry(use)
         own = callback or patterns.nearest(use.path, self._own, root)
         if own is None:
-            return f"{edit}\n{OFF_ELSEWHERE.format(clip=clip, file=file)}"
-        return f"{OFF_HINT.format(own=shown(own), clip=clip, file=file)}\n{edit}"
+            return f"{edit}\n{OFF_ELSEWHERE.format(clip=clip, entry=entry)}"
+        return f"{OFF_HINT.format(own=shown(own), clip=clip, entry=entry)}\n{edit}"
+
+    def _entry(self, use: ClipUse) -> str:
+        glob = patterns.relative(use.read or use.path, self._file.resolve().parent)
+        return ENTRY.format(glob=glob, clip=use.clip)
 
     def _callback(self, use: ClipUse) -> Path | None:
         paths = [
@@ -180,50 +171,9 @@ class Judge:
         ]
         return None if use.is_own else patterns.nearest(use.path, paths, self._file.resolve().parent)
 
-    def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
-        files = settings_from_files.files_of(use, self._uses, self._file.resolve().parent)
-        same = [each for each in files if self._is_accepted(each.config, nearest=False)]
-        right = same or [each for each in files if self._is_accepted(each.config, nearest=nearest)]
-        if right and not any(each.is_own and each.path == use.path for each in self._uses):
-            self._elsewhere.append(settings_from_files.note(use, right, self._file.name))
-            return "same" if same else "near", None
-        why = settings_from_files.why(use, files, self._file.name)
-        edit = self._with_advice_to_switch_off(use, advisor.edit_of_files(use, files), without_callback=True)
-        return "unknown", self._finding(use, "unknown", why, edit)
-
     def _is_accepted(self, config: ClipConfig | None, *, nearest: bool) -> bool:
         family = family_difference(config, self.config) if config is not None else None
         return family is not None and (family.same or nearest)
-
-    def _judge_off(self, use: ClipUse) -> tuple[Result, Finding | None]:
-        advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
-        is_by_engine = use.engine in UNREACHABLE and not is_off(self.config)
-        edit = self._clip_by_engine(use) if is_by_engine else advisor.switch_off(use)
-        if use.config is None:
-            files = dict.fromkeys(shown(each.path) for each in self._off if is_of_trainer(use, each.format))
-            if use.is_set_outside and files:
-                place = f"{shown(use.path)}:{use.line} {use.clip}"
-                off = f"The clip is off in {', '.join(files)}."
-                self._elsewhere.append(f"{place}: the source does not set this clip. {off}")
-                return "off", None
-            why = f"check.off requires that this clip is off. {use.why_unknown}"
-            return "unknown", self._finding(use, "unknown", why, edit)
-        does = " ".join(describe.sentences(use.config))
-        if is_by_engine:
-            differences = _differences(self._comparison(use.config))
-            effect = NO_CLIP_IN_CODE.format(engine=use.engine)
-            return "drift", self._finding(use, "drift", does, edit, differences, effect)
-        if is_off(use.config) and use.needs_key and not use.has_key and advisor.has_off_key(use):
-            return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
-        if is_off(use.config):
-            return "off", None
-        compared = compare.compare(use.config, ClipConfig(rule="none"), ("this clip", "check.off"))
-        return "drift", self._finding(use, "drift", does, edit, _differences(compared), OFF_REQUIRED)
-
-    def _clip_by_engine(self, use: ClipUse) -> str:
-        advisor = Advisor(self.config, self._file, nearest=True)
-        edit = advisor.settings(use) if use.format in FORMATS else advisor.advice_by_code(use)
-        return f"{NOT_IN_OFF.format(clip=self._file.name)}\n{edit}"
 
     @property
     def notes(self) -> list[str]:
@@ -323,7 +273,7 @@ def make_finding(
 
 
 def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
-    results: Counter[str] = Counter("same" if clip.result in ("near", "off") else clip.result for clip in clips)
+    results: Counter[str] = Counter("same" if clip.result == "near" else clip.result for clip in clips)
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
     rules = f"{'rule' if others['unused'] == 1 else 'rules'} of [check] without effect"
     words = {"same": f"as in {file}", "drift": f"not as in {file}", "unused": rules}

@@ -10,7 +10,7 @@ from typing import Literal
 from .._kit.report_model import ReportModel, json_schema
 
 Kind = Literal["drift", "missing", "unknown", "unused"]
-Result = Literal["same", "near", "off", "drift", "missing", "unknown", "ignored", "accepted"]
+Result = Literal["same", "near", "drift", "missing", "unknown", "ignored", "accepted"]
 
 TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
@@ -33,10 +33,9 @@ class Finding(ReportModel):
     """A problem that the check found."""
 
     kind: Kind
-    """"drift": the clip differs from the configuration, or a clip is on although `check.off` lists its file. "missing":
-    the check did not find a clip that `check.require` or `check.each` requires, or a clip key that `check.explicit`
-    requires. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the table `check` has
-    no effect."""
+    """"drift": the clip differs from the configuration. "missing": the check did not find a clip that `check.require`
+    or `check.each` requires, or a clip key that `check.explicit` requires. "unknown": the effect of the clip cannot be
+    read from the file. "unused": a rule of the table `check` has no effect."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""
@@ -64,8 +63,8 @@ class Finding(ReportModel):
     effect: str
     """For "drift": a sentence about the example gradients for which this clip and the configuration differ most. The
     sentence usually gives the norm before the clip, after this clip, and after a clip by the configuration. If this
-    clip differs only in its family or its eps, the sentence gives the largest difference between the coefficients. If
-    `check.off` lists the file of the clip, the sentence explains the finding. For all other kinds, the text is empty.
+    clip differs only in its family or its eps, the sentence gives the largest difference between the coefficients. For
+    all other kinds, the text is empty.
     """
 
     edit: str
@@ -102,10 +101,9 @@ class Clip(ReportModel):
 
     result: Result
     """"same": the clip and the configuration have the same effect. "near": the clip differs only in its family or its
-    eps. `--nearest` or `check.nearest` accepts this difference. "off": the trainer's own clip is off, as `check.off`
-    requires. "ignored": an entry of `check.ignore` covers the finding. "accepted": the file of `--accept` lists the
-    clip, whose effect is unknown. If the clip has a finding, the result is the kind of the finding: "drift", "missing"
-    or "unknown"."""
+    eps. `--nearest` or `check.nearest` accepts this difference. "ignored": an entry of `check.ignore` covers the
+    finding. "accepted": the file of `--accept` lists the clip, whose effect is unknown. If the clip has a finding, the
+    result is the kind of the finding: "drift", "missing" or "unknown"."""
 
 
 class Counts(ReportModel):

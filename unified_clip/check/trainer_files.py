@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import re
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ from packaging.version import Version
 
 from .._kit import atomic_files
 from .._kit.static_values import is_number
+from ..config import documents
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
-from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted, format_value
+from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted
 from ..config.documents.inheritance import hydra
 from ..config.documents.unknown import unread_around
 from ..config.formats import FORMATS, Format, convert, placement
@@ -37,15 +39,19 @@ CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
 
 MISPLACED = "UC105"
 
+OFF = (
+    "The check has no rule `off` any more. Instead, add an entry [[check.ignore]] for each pattern, with "
+    'path = "{glob}", rule = "none" and a reason. The entry accepts a clip only if it is off.'
+)
+
 LINE = re.compile(r", line (\d+)")
+
+JSON_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 
 GLOB = "**/{file}"
 """In a text, the place of a pattern for check.formats. `read` puts the name of the file there."""
 
-NO_FORMAT = (
-    "This key is named like a clip setting, but the file is not in the format of a known trainer. If a known trainer "
-    f'reads this file, set "{GLOB}" in check.formats to the format of that trainer.'
-)
 TARGET = (
     "Hydra calls this function, which clips. The check does not read the arguments of the function. Compare the "
     "clip with the clip configuration by hand."
@@ -80,7 +86,10 @@ def _read(path: Path, format_: str) -> list[ClipUse]:
             name, version = convert.parse_name(format_) if format_ else ("", None)
             candidates = [convert.named(path, name)] if name else _candidates(path)
         except ConfigError as error:
-            return [_unknown(path, "configuration", str(error))] if format_ or _has_clip_word(path) else []
+            is_readable = not format_ and _is_commented_json(path)
+            is_unread = not is_readable and (format_ or _has_clip_word(path))
+            uses = [_unknown(path, "configuration", str(error))] if is_unread else []
+            return _unrecognised(path) if is_readable else uses
         uses = [_use(path, candidate, version) for candidate in candidates]
     if command_lines.is_shell(path):
         return _of_commands(path, candidates, uses)
@@ -99,7 +108,9 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
     return uses[:1]
 
 
-def check_formats(clip: Path, rules: CheckRules) -> None:
+def check_rules(clip: Path, rules: CheckRules) -> None:
+    if rules.off:
+        raise convert.named(clip, convert.UNIFIED_CLIP)[1].wrong(("check", "off"), OFF.format(glob=rules.off[0]))
     for glob, name in rules.formats.items():
         try:
             convert.parse_name(name)
@@ -218,23 +229,30 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)
     if not (_has_clip_word(path) or may_clip):
         return []
-    document = convert.named(path, convert.UNIFIED_CLIP)[1]
+    document = parsed(path)
     clip_keys = placement.clip_keys(document)
     may_clip = may_clip and all(map(document.shows, TRAINING_ARGUMENTS)) and not any(map(document.shows, NO_TRAINER))
     if may_clip and not clip_keys:
         return [_unknown(path, "TrainingArguments", BY_DEFAULT)]
-    keys = [(keys, value) for keys, value in clip_keys if not isinstance(value, dict | list) or has_number(value)]
-    return [
-        ClipUse(
-            path,
-            document.line(keys) or 1,
-            1,
-            f"{dotted(keys)} = {format_value(value)}",
-            why_unknown=NO_FORMAT,
-            values=_values(document),
-        )
-        for keys, value in keys[:1]
-    ] or [*_targets(path, document), *command_lines.in_strings(path, document)]
+    return [*_targets(path, document), *command_lines.in_strings(path, document)]
+
+
+def parsed(path: Path) -> Document:
+    """Return the document in a file. JSON can have comments and commas before a closing bracket."""
+    kind, text = DOCUMENT_KINDS[path.suffix.lower()], documents.read_text(path)
+    try:
+        return documents.parse(text, kind, path.name)
+    except ConfigError:
+        if kind != "json":
+            raise
+        without = JSON_COMMENT.sub(lambda match: match[1] or "\n" * match[0].count("\n"), text)
+        return documents.parse(TRAILING_COMMA.sub(r"\1", without), kind, path.name)
+
+
+def _is_commented_json(path: Path) -> bool:
+    with contextlib.suppress(ConfigError):
+        return path.suffix.lower() in DOCUMENT_KINDS and bool(parsed(path))
+    return False
 
 
 def _values(document: Document) -> tuple[NamedValue, ...]:

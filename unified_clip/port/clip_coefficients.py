@@ -55,12 +55,20 @@ def _is_quotient(module: Module, node: ast.BinOp) -> bool:
         return True
     if isinstance(node.op, ast.Div) and _is_above_threshold(module, node, node.right):
         return True
+    if isinstance(node.op, ast.Div) and _is_named_clip(module, node):
+        return _has_norm(module, node.right, _words(module, node.left)[-1])
     for threshold, other in ((node.left, node.right), (node.right, node.left)):
         is_value = isinstance(threshold, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
         name = _words(module, threshold)[-1] if is_value else ""
         if THRESHOLD_NAME.search(name) and any(_has_norm(module, norm, name) for norm in _norms(node, other)):
             return True
     return False
+
+
+def _is_named_clip(module: Module, node: ast.BinOp) -> bool:
+    """Return whether a variable that gets the quotient has a name such as `clip_coef`."""
+    statement = module.parents[node]
+    return isinstance(statement, ast.Assign) and any("clip" in module.code(each).lower() for each in statement.targets)
 
 
 def _is_bounded_by_1(module: Module, node: ast.BinOp) -> bool:
@@ -82,7 +90,7 @@ def _is_above_threshold(module: Module, node: ast.AST, divisor: ast.expr) -> boo
     For example, `g / norm` in `if norm > c`, or `g / max(norm, c)`.
     """
     norms = {word for word in _words(module, divisor) if NORM_NAME.search(word)}
-    statement = module.simple_statement(node) if norms else None
+    statement = (module.simple_statement(node) or module.enclosing(node, ast.Return)) if norms else None
     if statement is None or not _is_about_gradients(module, statement):
         return False
     if isinstance(divisor, ast.Call) and _words(module, divisor.func)[-1] in ("max", "maximum"):

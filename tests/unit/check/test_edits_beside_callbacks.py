@@ -25,8 +25,15 @@ LightningCLI(Model, trainer_defaults={{'callbacks': [ClipCallback(clip)]}})
 """
 YAML = "trainer:\n  max_epochs: 3\n  accelerator: gpu\n"
 JSON = '{"output_dir": "o", "eval_strategy": "no", "per_device_train_batch_size": 4, "max_grad_norm": 0.5}\n'
-HINT = "If a.py clips the gradients of this training, this clip has to be off. "
-HINT += 'Add "{}" to check.off in clip.toml.'
+HINT = """\
+If a.py clips the gradients of this training, switch this clip off, and add to clip.toml:
+[[check.ignore]]
+path = "{}"
+clip = "{}"
+rule = "none"
+reason = "..."
+
+"""
 
 
 @pytest.mark.parametrize(("source", "files", "path", "off"), [
@@ -34,7 +41,6 @@ HINT += 'Add "{}" to check.off in clip.toml.'
     (PARSED, {"a.json": JSON}, "a.py", "Switch the clip off in the configuration file that sets it"),
     (CLI, {"c.yaml": f"{YAML}  gradient_clip_val: 0.5\n"}, "c.yaml", "trainer:\n  gradient_clip_val: null"),
     (CLI, {"c.yaml": YAML}, "c.yaml", "trainer:\n  gradient_clip_val: null"),
-    (CLI, {"c.yaml": YAML}, "a.py", "Switch the clip off in the configuration file that sets it"),
     (f"limit = x()\n{HF % ', max_grad_norm=limit'}", {}, "a.py", "max_grad_norm=0.0"),
     (HF % ", max_grad_norm=0", {
         "b.py": "from transformers import TrainingArguments\n\nTrainingArguments('o', max_grad_norm=0.5)\n",
@@ -44,8 +50,9 @@ def test_the_edit_of_a_trainer_near_its_callback_switches_the_clip_off(
     check: Check, source: str, files: dict[str, str], path: str, off: str
 ) -> None:
     (finding,) = (each for each in check({"a.py": source, **files}).findings if each.path == path)
-    hint, _, edit = finding.edit.partition("\n")
-    assert (hint, edit[: len(off)]) == (HINT.format(path), off)
+    hint = HINT.format(path, finding.clip)
+    edit = finding.edit.removeprefix(hint)
+    assert (finding.edit[: len(hint)], edit[: len(off)]) == (hint, off)
     assert "Or" not in edit
 
 
@@ -58,4 +65,5 @@ def test_the_edit_of_another_trainer_sets_its_threshold(check: Check) -> None:
 def test_a_default_near_a_callback_that_check_explicit_rejects_is_switched_off(check: Check) -> None:
     files = {"a.py": HF % ", max_grad_norm=0", "a.json": JSON.replace(', "max_grad_norm": 0.5', "")}
     finding = only_finding(check(files, f'{CLIP_CONFIG}\n[check]\nexplicit = ["a.json"]\n'))
-    assert (finding.kind, finding.edit) == ("missing", HINT.format("a.json") + '\n{\n  "max_grad_norm": 0.0\n}')
+    hint = HINT.format("a.json", finding.clip)
+    assert (finding.kind, finding.edit) == ("missing", hint + '{\n  "max_grad_norm": 0.0\n}')

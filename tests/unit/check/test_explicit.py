@@ -122,7 +122,7 @@ TRL_FILE = "output_dir: a\npush_to_hub: true\nmax_grad_norm: 1.0\n"
         ("jobs/*.sh", "fairseq-hydra-train optimization.clip_norm=1.0\n", []),
         ("jobs/*.sh", "trl sft --config conf/trl.yaml\n", []),
         ("jobs/*.sh", "trl sft --config conf/other.yaml\n", ["unknown"]),
-        ("jobs/*.sh", "trl sft\n", ["missing"]),
+        ("jobs/*.sh", "trl sft\n", ["unknown"]),
     ],
 )
 def test_a_script_without_a_clip_key_is_no_silent_pass(check: Check, glob: str, script: str, kinds: list[str]) -> None:
@@ -135,7 +135,8 @@ def test_a_script_without_a_clip_key_is_no_silent_pass(check: Check, glob: str, 
 
 def test_an_entry_with_an_effect_does_not_accept_a_missing_key(check: Check) -> None:
     config = CLIP_CONFIG + SCRIPTS.format("jobs/*.sh") + IGNORE.format("jobs/*.sh")
-    files = {"jobs/a.sh": "trl sft\n", "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}
+    megatron = "torchrun train.py --micro-batch-size 2 --num-layers 2 --bf16 --train-iters 9\n"
+    files = {"jobs/a.sh": megatron, "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}
     assert check(files, config).findings == []
     finding = only_finding(check(files, config + 'rule = "global_norm"\nthreshold = 1.0\n'))
     assert finding.kind == "missing"

@@ -233,7 +233,7 @@ def test_a_path_for_other_tools_needs_no_clip_beside_a_path_with_one(check: Chec
 
 
 def test_the_headline_counts_findings_without_a_clip_apart_from_clips(check: Check) -> None:
-    clip = CLIP_CONFIG + REQUIRE.format("gone.py") + 'off = ["nothing.py"]\n'
+    clip = CLIP_CONFIG + REQUIRE.format("gone.py") + 'nearest = ["nothing.py"]\n'
     files = {"a.py": TORCH % "1.0", "b.py": TORCH % "args.limit", "c.py": TORCH % "2.0"}
     unused = "1 rule of [check] without effect."
     headline = f"3 clips: 1 as in clip.toml, 1 not as in clip.toml, 1 unknown. Also: 2 missing, {unused}"

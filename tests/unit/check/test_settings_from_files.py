@@ -40,18 +40,17 @@ def test_another_clip_in_the_script_still_has_a_finding(check: Check, code: str,
 
 def test_a_near_file_is_accepted_with_nearest(check: Check) -> None:
     files, paddle = {"vision/main.py": CLI, FILE: RIGHT}, CLIP_CONFIG.replace("pytorch", "paddle")
-    assert {each.path for each in check(files, paddle).findings} == {"vision/main.py", FILE}
+    assert {each.path for each in check(files, paddle).findings} == {FILE}
     report = check(files, paddle + '\n[check]\nnearest = ["vision/**"]\n')
-    assert (report.findings, result(report)) == ([], "near")
+    assert (report.findings, result(report, FILE)) == ([], "near")
+    assert any("vision/main.py:3" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("files", [{}, {FILE: YAML.format(2.0)}, {FILE: YAML.format("null")}])
-def test_the_edit_of_a_script_is_for_its_file(check: Check, files: dict[str, str]) -> None:
-    finding = next(each for each in check({"vision/main.py": CLI, **files}).findings if each.path == "vision/main.py")
-    where, edit = finding.edit.split("set:\n")
-    keys = edit.partition("\nOr to clip by")[0]
-    assert where == (f"In {FILE}, " if files else where)
-    assert keys == "trainer:\n  gradient_clip_val: 1.0\n  gradient_clip_algorithm: norm"
+@pytest.mark.parametrize("value", [2.0, "null"])
+def test_the_finding_of_a_script_is_about_its_file(check: Check, value: object) -> None:
+    finding = only_finding(check({"vision/main.py": CLI, FILE: YAML.format(value)}))
+    keys = finding.edit.partition("\nOr to clip by")[0]
+    assert (finding.path, finding.kind) == (FILE, "drift")
     assert check({"vision/main.py": CLI, FILE: f"{keys}\n"}).findings == []
 
 

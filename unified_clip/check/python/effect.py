@@ -18,7 +18,6 @@ from ...source.module import Module
 from . import clipped_parameters
 
 RUN_TIME = "The threshold, {code}, is only known at run time."
-NORM_TYPE = " The same holds for the norm type, {code}. The check compares neither."
 NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or converts the value. Write a number."
 
 
@@ -47,22 +46,6 @@ def of_unknown_threshold(module: Module, call: ast.Call | None, meaning: Meaning
         return why, of_call(module, call, meaning.config, kind)
     except ConfigError as error:
         return f"{error} {why}", meaning.config
-
-
-def of_unknown_norm_type(module: Module, call: ast.Call | None, function: ClipFunction | None) -> str:
-    """Return a reason if both the threshold and the norm type are only known at run time. Otherwise, return ''."""
-    if call is None or function is None or (function.rule, function.family) != ("global_norm", "pytorch"):
-        return ""
-    passed = dict(zip(function.parameters, call.args, strict=False)) | {each.arg: each.value for each in call.keywords}
-    codes = [passed[name] for name in (*function.limits, "norm_type") if name in passed]
-    for code in codes:
-        with contextlib.suppress(ConfigError):
-            constant(module, code)
-            return ""
-    if len(codes) != 2:
-        return ""
-    threshold, norm_type = map(ast.unparse, codes)
-    return RUN_TIME.format(code=threshold) + NORM_TYPE.format(code=norm_type)
 
 
 def kind_of(function: ClipFunction) -> str:

@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document
 from ...config.formats import FORMATS, convert, placement
 from ...config.formats.base import SetElsewhereError
 from ...errors import ConfigError
 from ...source.constants import constant, followed
-from ...source.module import MAX_ALIASES, Module
+from ...source.module import Module
 from ...source.project import Project
 from ...source.tree import shortened, text_of
 from .. import command_lines
 from ..clip_use import ClipUse
 from ..command_lines import text_names_clip
+from .commands import command_texts
 
 MAY_SET = re.compile(rb"max_norm|deepspeed")
-COMMANDS = re.compile(
-    r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen|getoutput)|(shlex\.)?split"
-)
-PERCENT = re.compile(r"%(\(\w+\))?[-+#0-9.]*[a-z]")
-BRACES = re.compile(r"\{[^{}]*\}")
-RUN_TIME = "${...}"
-
 TORCHTITAN = re.compile(r"torchtitan\..*TrainingConfig")
 CLIPPING = "gradient_clipping"
 PORTED = ("deepspeed", "accelerate")
-UPDATES = ("setattr", "update", "__setattr__")
-
-BY_TEXT = (
-    "This code sets a clip setting by name, on an object that is only known at run time. Write the value into the "
-    "trainer's file or arguments, or add the setting to check.ignore with a reason."
-)
 NO_CLIPPING = (
     "DeepSpeed's configuration does not set gradient_clipping. DeepSpeed then ignores max_grad_norm. DeepSpeed clips "
     'nothing before 0.19.3, and clips at 1.0 since 0.19.3. To clip at max_grad_norm, add "gradient_clipping": '
@@ -57,43 +44,16 @@ class IndirectSetting(NamedTuple):
 def read(project: Project, path: Path) -> list[ClipUse]:
     """Return the clips in a Python file that `unified-clip port` does not find.
 
-    An example is setattr(args, "max_grad_norm", 1.0).
+    An example is deepspeed={"gradient_clipping": 1.0} under Trainer.
     """
     text = project.read(path)
     may_set = MAY_SET.search(text) is not None or text_names_clip(text)
     if not may_set or (module := project.readable(path)) is None:
         return []
-    found = (each for node in module.nodes for find in FINDERS for each in find(module, node))
+    found = (each for node in module.nodes for each in _of_trainer(module, node))
     return [
         ClipUse(path, *module.position(each.node), each.name, each.config, why_unknown=each.why) for each in found
     ] + list(_in_command_lines(module, path))
-
-
-def _is_clip(name: Any) -> bool:
-    return isinstance(name, str) and bool(placement.clip_keys(Document("", "", "python", {name: 1.0})))
-
-
-def _set_by_text(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield code such as setattr(args, "max_grad_norm", value)."""
-    match node:
-        case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function)) if (
-            function in UPDATES and len(node.args) + len(node.keywords) > 1
-        ):
-            named = [keyword.value for keyword in node.keywords if keyword.arg == "key"]
-            for argument in [*node.args[:2], *named]:
-                name = argument.value if isinstance(argument, ast.Constant) else None
-                if isinstance(name, str) and _is_clip(name.rpartition(".")[2]):
-                    yield IndirectSetting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
-
-
-def _in_optimizer(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
-    """Yield code such as cfg.optim_wrapper.clip_grad = None. `settings` and `port` find numbers, dicts and calls."""
-    match node:
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target], value=value):
-            names = re.findall(r"\w+", ast.unparse(target))
-            is_found = isinstance(value, ast.Dict | ast.Call) or is_number(getattr(value, "value", None))
-            if names[-1] in ("clip_grad", "grad_clip") and "optim" in " ".join(names[-2:-1]) and not is_found:
-                yield IndirectSetting(target, ast.unparse(target), why=BY_TEXT)
 
 
 def _of_trainer(module: Module, node: ast.AST) -> Iterator[IndirectSetting]:
@@ -144,42 +104,7 @@ def _of_number(
 
 
 def _in_command_lines(module: Module, path: Path) -> Iterator[ClipUse]:
-    for node in module.nodes:
-        match node:
-            case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                words = [_text(module, part) for part in parts]
-                text = " ".join(word if " " not in word else RUN_TIME for word in words)
-            case ast.Call(func=ast.Attribute(value=value, attr="split"), args=[] | [ast.Constant(value=None | " ")]):
-                text = _text(module, value)
-            case ast.Call(func=function, args=[argument, *_]) if COMMANDS.fullmatch(module.dotted(function)):
-                text = _text(module, argument)
-            case _:
-                continue
+    for node, text in command_texts(module):
+        line, column = module.position(node)
         for use in command_lines.clips(path, text):
-            line, column = module.position(node)
             yield replace(use, line=line, column=column)
-
-
-def _text(module: Module, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
-    value = followed(module, node)
-    is_endless = value in around or len(around) > MAX_ALIASES
-    around += (value,) * (value is not node)
-    match value:
-        case ast.Constant(value=str(text)):
-            return text
-        case _ if is_endless:
-            return RUN_TIME
-        case ast.JoinedStr(values=parts):
-            return "".join(_text(module, part, around) for part in parts)
-        case ast.BinOp(op=ast.Add(), left=left, right=right):
-            return _text(module, left, around) + _text(module, right, around)
-        case ast.BinOp(op=ast.Mod(), left=left):
-            return PERCENT.sub(RUN_TIME, _text(module, left, around))
-        case ast.Call(func=ast.Attribute(value=template, attr="format")):
-            return BRACES.sub(RUN_TIME, _text(module, template, around))
-    return RUN_TIME
-
-
-FINDERS: tuple[Callable[[Module, ast.AST], Iterator[IndirectSetting]], ...] = (
-    _set_by_text, _in_optimizer, _of_trainer,
-)  # fmt: skip

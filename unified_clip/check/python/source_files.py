@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..._kit.parse import parse_expression
 from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
@@ -186,8 +187,6 @@ def _with_settings(
         reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
         unknown = NOT_CALLED if call is None else RUN_TIME
         why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
-        if why == RUN_TIME and (both := effect.of_unknown_norm_type(module, call, function)):
-            return use(why_unknown=both, rule=ClipConfig(rule="global_norm", family="pytorch", threshold=1.0))
         if not _is_set_outside(site, call):
             return use(why_unknown=why)
         option = site.name.rpartition("(")[2].rstrip("=)")
@@ -220,8 +219,9 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
     rule = use.rule
     if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
         return use
-    name, module = name_of(code), project.module(use.path)
+    module = project.module(use.path)
     node = _node(module, use, code)
+    name = name_of(module, node) if node is not None else ""
     use = replace(use, attribute=name)
     if node is None or any(not is_of_self(each) for _, each in project.stores_of(name, module)):
         return use
@@ -246,7 +246,8 @@ def _node(module: Module, use: ClipUse, code: str) -> ast.expr | None:
     """Return the expression with this code in the call at the place of a clip."""
     calls = engine_methods.calls_at(module, use.line, use.column)
     inner = (each for call in calls for each in ast.walk(call) if isinstance(each, ast.expr))
-    return next((each for each in inner if ast.unparse(each) == code), None)
+    written = ast.unparse(parse_expression(code))
+    return next((each for each in inner if ast.unparse(each) == written), None)
 
 
 def _defaults_of_field(module: Module, name: str) -> list[float | None]:

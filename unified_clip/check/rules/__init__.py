@@ -1,1 +1,1 @@
-"""Apply the rules of the table `check`, such as `check.require`, `check.off` and `check.ignore`."""
+"""Apply the rules of the table `check`, such as `check.require` and `check.ignore`."""

@@ -90,7 +90,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """
     if rule.threshold is None and rule.rule is None:
         return True
-    if use.needs_key:
+    if use.needs_key and not (use.has_key and rule.rule == "none"):
         return False
     if use.unclipped:
         return rule.rule == "none"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from ..clip_use import ClipUse
@@ -40,9 +41,14 @@ def is_near(one: Path, other: Path, root: Path) -> bool:
 
     The folder of one file must contain the other file, or both files must share a folder below `root`.
     """
-    folders = [os.path.realpath(path.parent) for path in (one, other)]
-    shared = Path(os.path.commonpath(folders))
-    return str(shared) in folders or (shared != root and shared.is_relative_to(root))
+    folders = [_real_folder(os.path.abspath(path.parent)) for path in (one, other)]  # noqa: PTH100
+    shared = os.path.commonpath(folders)
+    return shared in folders or (shared != str(root) and Path(shared).is_relative_to(root))
+
+
+@cache
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
 
 
 def nearest(path: Path, others: Iterable[Path], root: Path) -> Path | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..._kit import atomic_files
 from ...config.documents import DOCUMENT_KINDS
 from ...config.documents.script_options import without_comments
+from ...config.schema import is_off
 from ...port.catalog import setting_of_base
 from ...source.project import Project
 from .. import trainer_files
@@ -126,7 +127,7 @@ def each(
 
 
 def _is_clip(use: ClipUse) -> bool:
-    return not (use.unused or use.must_be_off or use.unclipped)
+    return not (use.unused or use.unclipped)
 
 
 def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
@@ -178,7 +179,9 @@ def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: FoundClips, ignored: Sequence[ClipUse]
 ) -> Iterator[tuple[Path, Finding]]:
     reported = [use for use in file_uses.uses if use.unused and use not in ignored]
-    clipping = _files_of([*filter(_is_clip, file_uses.uses), *reported]) | file_uses.files
+    off = [use for use in ignored if use.config is not None and is_off(use.config)]
+    clips = [use for use in file_uses.uses if _is_clip(use) and use not in off]
+    clipping = _files_of([*clips, *reported]) | (file_uses.files - _files_of(off))
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}

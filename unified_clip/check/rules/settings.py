@@ -4,52 +4,37 @@ names such as `grad_clip`, whose reader is unknown."""
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..._kit import atomic_files
-from ..._kit.parse import parse_expression
 from ..._kit.static_values import is_number
-from ...config import documents
 from ...config.check_rules import DeclaredKey
 from ...config.clip_config import ClipConfig
-from ...config.documents import DOCUMENT_KINDS, Document, Key, format_value
+from ...config.documents import Document, format_value
 from ...config.formats import placement
 from ...errors import ConfigError
-from ...source.constants import constant
+from ...source.constants import followed
 from ...source.module import Module
 from ...source.project import Project
 from ...source.tree import last_name, shortened
-from .. import command_lines
+from .. import settings
 from ..clip_use import ClipUse, FoundClips, inner_values
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
-from ..trainer_files import SOURCES, has_number
+from ..settings import COMMENT, WORDS, Setting
+from ..trainer_files import GLOB, SOURCES, has_number
 from . import patterns
 
 ANY = "*"
 """In a declared key, this part matches any part."""
 
-LINE = re.compile(
-    r"""(?:^[ \t]*(?:export[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?[ \t]*[:=][ \t]*([^,;{}\n]+)""", re.MULTILINE
-)
-"""Matches a setting in a file of another kind, such as `gradient_clipping_by_norm: 10.0` or `train.grad_clip = 1.0`."""
-
-COMMENT = re.compile(r"(^|\s)(#|;|//).*$", re.MULTILINE)
-
-WORDS = {"null": None, "none": None, "~": None, "false": False, "true": True}
-
 NO_NUMBER = (
     "The value of this key is {value}, which is no number, and the entry {index} of check.key does not list it in off."
 )
 AT_RUN_TIME = "The value of this key, {code}, is only known at run time. Write a number."
-FLAGS = ("DEFINE_float", "DEFINE_integer")
-OPTIONS = ("add_argument", "add_option", "option", *FLAGS)
-
 PLAIN_BASES = ("ABC", "BaseModel", "Enum", "Generic", "NamedTuple", "Protocol", "TypedDict", "object")
 """Base classes that read no setting."""
 
@@ -57,81 +42,104 @@ WHY = (
     "This setting is named like a clip setting, but the code that reads the setting is unknown. Compare its value with "
     "the clip configuration by hand, and add the setting to check.ignore with a reason."
 )
+NO_FORMAT = (
+    "This key is named like a clip setting, but no clip in the checked code reads the key, and the file is not in the "
+    f'format of a known trainer. If a known trainer reads this file, set "{GLOB}" in check.formats to the format of '
+    "that trainer."
+)
+SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
+
+ARGUMENT = re.compile(
+    r"(?<=\.py)(?:\s+[^\s;&|-][^\s;&|]*\.py)+(?!\w)|--?[\w.-]*(?:config|cfg)[\w-]*[\s=]+\S+\.py(?!\w)"
+)
+"""Matches files that a command passes to its script, as in `train.py config.py`."""
+
 UNREAD = (
     "This setting is named like a clip setting, but no clip reads the setting. The name of the setting "
     "occurs nowhere else in the checked code."
 )
 
 
-class Setting(NamedTuple):
-    path: tuple[str, ...]
-    """The names from the outermost table to the key, such as ("train", "clip_grad", "max_norm")."""
-
-    line: int
-    column: int
-    value: Any
-    code: str = ""
-    """The code of a value that is only known at run time. Otherwise ''."""
-
-    node: ast.expr | None = None
-
-    @property
-    def name(self) -> str:
-        return self.path[-1]
+# -- settings that a clip reads, or that are named like a clip
 
 
-# -- settings in Python that a clip reads, or that are named like a clip
-
-
-def of_python(
-    project: Project, path: Path, near: Sequence[Path], clips: Sequence[ClipUse], *, is_known: bool
+def named(
+    project: Project, path: Path, sources: Sequence[Path], clips: Sequence[ClipUse], root: Path, *, is_known: bool
 ) -> Iterator[ClipUse]:
-    """Yield the settings that are named like a clip setting, such as grad_clip = 1.0.
+    """Yield the settings of a file that a clip reads, such as grad_clip = 1.0, with the rule of this clip.
 
-    If a clip reads a setting, the `ClipUse` of the setting has the rule of this clip. One `ClipUse` contains
-    the values of all other settings.
+    One `ClipUse` contains the values of all other settings that are named like a clip setting.
 
-    near: The files whose code might read the settings.
-    is_known: Whether `clips` contains a clip in the file `path`. If so, leave out the settings that no clip reads.
+    sources: The files with code. Code near a setting is its reader. Other code is its reader only if no code near the
+    setting reads this name, and if the name of the setting is the name of a clip setting.
+    is_known: Whether the clip of this file is known. If so, leave out the settings that no clip reads.
     """
-    if (module := project.readable(path)) is None:
-        return  # `source_files` reports files that name a clip and are not Python
+    near = [other for other in sources if patterns.is_near(other, path, root)]
     others: list[Setting] = []
-    for setting in sorted(_in_python(module), key=lambda each: (each.line, each.column)):
-        is_option = isinstance(setting.node, ast.Call)
-        is_assigned = isinstance(getattr(setting.node, "ctx", None), ast.Store) and MAY_BE_CLIP.search(setting.name)
-        may_be_clip = is_assigned or is_option or _is_like_clip(setting._replace(value=1.0))
-        rule = _rule_of_readers(setting.name, clips, near) if may_be_clip else None
+    names = {name for use in clips for name in (use.attribute, use.option)}
+
+    def may_set_clip(path: Sequence[str]) -> bool:
+        return MAY_BE_CLIP.search(".".join(path)) is not None or path[-1].replace("-", "_") in names
+
+    for setting in settings.of_file(project, path, may_set_clip):
+        is_option = setting.is_option
+        is_code = setting.node is not None and not isinstance(getattr(setting.node, "ctx", None), ast.Store)
+        is_like_clip = _is_like_clip(setting)
+        may_be_clip = is_option or (not is_code and MAY_BE_CLIP.search(setting.name)) or setting.command or is_like_clip
+        readers = _readers(setting, clips, near, sources) if may_be_clip else []
+        rule = _rule_of(readers if is_like_clip else [each for each in readers if each.path in near])
         if rule is not None and is_number(setting.value) and 0 < setting.value <= sys.float_info.max:
             config = ClipConfig(**{**rule.data(), "threshold": float(setting.value)})
-            yield _named(path, setting, config=config, is_setting=True)
-        elif has_number(setting.value) and not is_option and (rule or (not is_known and _is_like_clip(setting))):
+            option = setting.name if setting.command else ""
+            yield _named(path, setting, config=config, is_setting=True, option=option)
+        elif (
+            has_number(setting.value)
+            and not (is_option or setting.command)
+            and (rule or (not is_known and is_like_clip))
+        ):
             others.append(setting)
     values = tuple(leaf for each in others for leaf in inner_values(each.value, each.name))
-    are_read = [_is_read(project, module, each, near) for each in others]
+    module = project.readable(path) if path.suffix.lower() in SOURCES else None
+    are_read = [module is None or _is_read(project, module, each, near) for each in others]
     if others and not any(are_read):
         yield _named(path, others[0], why_unknown=UNREAD, values=values, unused=others[0].name)
     elif others:
-        yield _named(path, others[are_read.index(True)], why_unknown=WHY, values=values)
+        why = WHY if module is not None else NO_FORMAT.replace(GLOB, GLOB.format(file=path.name))
+        yield _named(path, others[are_read.index(True)], why_unknown=why, values=values)
 
 
 def _named(path: Path, setting: Setting, **fields: Any) -> ClipUse:
-    title = f"{setting.name} = {format_value(setting.value)}"
-    return ClipUse(path, setting.line, setting.column, title, **fields)
+    name = setting.name if path.suffix.lower() in SOURCES else ".".join(setting.path)
+    return ClipUse(path, setting.line, setting.column, f"{name} = {format_value(setting.value)}", **fields)
 
 
 def _is_like_clip(setting: Setting) -> bool:
-    name, value = setting.name, setting.value
+    name, value = setting.name, setting.value if has_number(setting.value) else 1.0
     if len(setting.path) < 2 and MAX_NORM.fullmatch(name) and value != 0:  # a search for the largest norm begins at 0
         return True
     tables: list[dict[str, Any]] = [{table: {name: value}} for table in setting.path[:-1]] or [{name: value}]
     keys = (keys for data in tables for keys, _ in placement.clip_keys(Document("", "", "python", data)))
-    return any(each[-1] == name or MAX_NORM.fullmatch(name) for each in keys)
+    is_in_document = setting.node is None
+    return any(each[-1] == name or MAX_NORM.fullmatch(name) or is_in_document for each in keys)
 
 
-def _rule_of_readers(name: str, clips: Sequence[ClipUse], near: Sequence[Path]) -> ClipConfig | None:
-    """Return the rule of the clips that read `name` in the files `near`, or None if their rules differ."""
-    found = [use.rule or use.config for use in clips if use.attribute == name and use.path in near]
+def _readers(
+    setting: Setting, clips: Sequence[ClipUse], near: Sequence[Path], sources: Sequence[Path]
+) -> Sequence[ClipUse]:
+    """Return the clips that read a setting: the clips near it, or else all clips that read a setting of its name."""
+    name = setting.name.replace("-", "_")
+    readers = [use for use in clips if name in (use.attribute, use.option if setting.command else "")]
+    if setting.command:
+        scripts = SCRIPT.findall(ARGUMENT.sub("", setting.command.partition(".".join(setting.path))[0]))
+        is_unread = scripts and scripts[-1] not in {path.name for path in sources}
+        if is_unread or "--deepspeed" in setting.command:  # the settings of DeepSpeed decide what a trainer does
+            return []
+    return [use for use in readers if use.path in near] or readers
+
+
+def _rule_of(readers: Sequence[ClipUse]) -> ClipConfig | None:
+    """Return the rule of clips, or None if their rules differ."""
+    found = [use.rule or use.config for use in readers]
     placeholders = (ClipConfig(**{**rule.data(), "threshold": 1.0}) for rule in found if rule is not None)
     rules = {rule.dumps("json"): rule for rule in placeholders}
     return next(iter(rules.values())) if len(rules) == 1 else None
@@ -170,14 +178,17 @@ def passed(module: Module | None) -> str:
     return ""
 
 
-def name_of(code: str) -> str:
+def name_of(module: Module, node: ast.expr) -> str:
     """Return the variable, attribute or key that an expression reads. For other code, return ''.
 
-    For `config.grad_clip` and `config["grad_clip"]`, return "grad_clip".
+    For `config.grad_clip`, `config["grad_clip"]` and `config.get("grad_clip", 1.0)`, return "grad_clip".
     """
-    match parse_expression(code):
-        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
-            return name
+    for each in (followed(module, node), node):
+        match each:
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *_]):
+                return name
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+                return name
     return ""
 
 
@@ -192,30 +203,54 @@ def add_declared(found: FoundClips, project: Project, files: Sequence[Path], con
     """
     keys = config.check.key if config.check else []
     uses = [use for path in files for use in read(project, path, config, root)] if keys else []
-    declared = {(use.path, use.line, _last(use)) for use in uses}
-    settings = [*uses, *(use for use in found.uses if use.is_setting)]
+    declared = {_place(use) for use in uses}
+    compared = [*uses, *(use for use in found.uses if use.is_setting and not use.option)]
     kept = []
     for use in found.uses:
+        names = [each.name.rpartition(".")[2].replace("-", "_") for each in use.values if is_number(each.value)]
         in_file = {_last(each) for each in uses if each.path == use.path}
-        numbers = [each.name.rpartition(".")[2].replace("-", "_") for each in use.values if is_number(each.value)]
-        is_listed = bool(numbers) and in_file.issuperset(numbers)
+        is_listed = bool(names) and in_file.issuperset(names)
         is_listed |= use.clip == "file" and bool(in_file)
-        is_listed |= not numbers and (use.path, use.line, _last(use)) in declared
-        read_names = {use.attribute, use.option}
-        rule = use.rule_of_any_threshold
-        places = (each.path for each in settings if rule is not None and _last(each) in read_names)
-        if rule is not None and any(patterns.is_near(place, use.path, root) for place in places):
-            use = replace(use, config=ClipConfig(**{**rule.data(), "threshold": config.threshold}), why_unknown="")
-        is_elsewhere = use.config is not None and not use.is_setting
-        is_double = use.is_setting and (use.path, use.line, _last(use)) in declared
-        if is_elsewhere or not (is_listed or is_double):
+        is_listed |= not names and _place(use) in declared
+        if use.is_setting or use.config is not None:
+            is_listed = use.is_setting and _place(use) in declared
+        if not is_listed:
             kept.append(use)
-    found.uses = kept + uses
+    unknown = [use for use in kept if use.values and not use.package and use.config is None]
+    found.uses = [_by_its_rule(use, compared, unknown, config, root) for use in kept] + uses
+
+
+def _by_its_rule(
+    use: ClipUse, compared: Sequence[ClipUse], unknown: Sequence[ClipUse], config: ClipConfig, root: Path
+) -> ClipUse:
+    """If the check compares all settings that a clip reads, take their threshold for right in the clip itself."""
+    rule, names = use.rule_of_any_threshold, {use.attribute, use.option}
+    if rule is None or any(
+        each.name in names and patterns.is_near(of.path, use.path, root) for of in unknown for each in of.values
+    ):
+        return use
+    if not any(_last(each) in names and patterns.is_near(each.path, use.path, root) for each in compared):
+        return use
+    return replace(use, config=ClipConfig(**{**rule.data(), "threshold": config.threshold}), why_unknown="")
+
+
+def without_repeats(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
+    """Yield each setting once: with the rule of its trainer, or of the clip that reads the setting."""
+    by_trainer = {_place(use) for use in uses if use.config is not None and not use.is_setting}
+    by_reader = {_place(use) for use in uses if use.is_setting}
+    for use in uses:
+        is_repeated = use.config is None and not use.package and _place(use) in by_reader
+        if not (is_repeated or (use.is_setting and _place(use) in by_trainer)):
+            yield use
+
+
+def _place(use: ClipUse) -> tuple[Path, int, str]:
+    return use.path, use.line, _last(use)
 
 
 def _last(use: ClipUse) -> str:
     """Return the last name of a setting, such as "grad_clip" for "optim.grad-clip = 1.0"."""
-    return re.split(r"[.\[\]'\"]+", use.clip.partition(" = ")[0].rstrip("]'\""))[-1].replace("-", "_")
+    return re.split(r"[.:\s\[\]'\"]+", use.clip.partition(" = ")[0].rstrip("]'\""))[-1].replace("-", "_")
 
 
 def read(project: Project, path: Path, config: ClipConfig, root: Path) -> list[ClipUse]:
@@ -225,7 +260,8 @@ def read(project: Project, path: Path, config: ClipConfig, root: Path) -> list[C
     if not declared:
         return []
     try:
-        found = list(_settings(project, path))
+        wanted = settings.of_file(project, path, lambda names: any(matches(key, names) for _, key in declared))
+        found = [each for each in wanted if not isinstance(each.value, dict)]
     except ConfigError as error:
         return [ClipUse(path, 1, 1, "file with a declared key", why_unknown=str(error), is_declared=True)]
     named = [(index, key, setting) for index, key in declared for setting in found if matches(key, setting.path)]
@@ -262,130 +298,3 @@ def _use(path: Path, setting: Setting, key: DeclaredKey, index: int, config: Cli
 def _equal(value: Any, off: Any) -> bool:
     value, off = (WORDS.get(each.lower(), each) if isinstance(each, str) else each for each in (value, off))
     return bool(value == off) and isinstance(value, bool) == isinstance(off, bool)
-
-
-# -- settings of all kinds of files
-
-
-def _in_python(module: Module) -> Iterator[Setting]:
-    for node, path, code in [*_named_values(module.tree), *_options(module)]:
-        value = _value(module, code)
-        unknown = "" if value is not _UNKNOWN else ast.unparse(code)
-        yield Setting(path, *module.position(node), None if unknown else value, unknown, node)
-
-
-_UNKNOWN = object()
-
-
-def _value(module: Module, node: ast.expr) -> Any:
-    """Return the value of code such as 1.0, `dict(name=1.0)` or `field(default=1.0)`, or _UNKNOWN."""
-    match node:
-        case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
-            return _value(module, value.body if isinstance(value, ast.Lambda) else value)
-        case ast.Call(keywords=keywords) if _is_dict(node):
-            entries = {keyword.arg or "**": _value(module, keyword.value) for keyword in keywords}
-        case ast.Dict(keys=keys, values=values):
-            named = zip(keys, values, strict=True)
-            entries = {getattr(key, "value", "**"): _value(module, value) for key, value in named}
-        case _:
-            with contextlib.suppress(ConfigError):
-                return constant(module, node)
-            return _UNKNOWN
-    return {key: None if value is _UNKNOWN else value for key, value in entries.items()}
-
-
-def _settings(project: Project, path: Path) -> Iterator[Setting]:
-    suffix = path.suffix.lower()
-    if suffix in SOURCES:
-        module = project.readable(path)
-        settings = _in_python(module) if module is not None else ()
-        yield from (each for each in settings if not isinstance(each.value, dict))
-    elif kind := DOCUMENT_KINDS.get(suffix):
-        document = documents.parse(documents.read_text(path), kind, path.name)
-        yield from _in_document(document, document.data)
-        for keys, text in command_lines.texts(document.data):
-            yield from _in_commands(text, document.line(keys) or 1)
-    elif command_lines.is_shell(path):
-        yield from _in_commands(atomic_files.read_text(path, errors="replace"))
-    else:
-        text = COMMENT.sub("", atomic_files.read_text(path, errors="replace"))
-        for match in LINE.finditer(text):
-            value = _of_text(match[2].strip().strip("\"'"))
-            yield Setting(tuple(match[1].split(".")), text.count("\n", 0, match.start(1)) + 1, 1, value)
-
-
-def _in_commands(text: str, line: int | None = None) -> Iterator[Setting]:
-    for each in command_lines.settings(text):
-        is_known = not (isinstance(each.value, str) and each.value.startswith(command_lines.RUN_TIME))
-        place = each.line if line is None else line
-        yield Setting(tuple(each.name.split(".")), place, 1, each.value, "" if is_known else str(each.value))
-
-
-def _of_text(text: str) -> Any:
-    with contextlib.suppress(ValueError):
-        return float(text)
-    return WORDS.get(text.lower(), text)
-
-
-def _in_document(document: Document, data: Any, keys: tuple[Key, ...] = ()) -> Iterator[Setting]:
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in items:
-        inner = (*keys, key)
-        is_list_of_values = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
-        if isinstance(value, dict) or (isinstance(value, list) and not is_list_of_values):
-            yield from _in_document(document, value, inner)
-        elif isinstance(key, str):
-            names = tuple(name for each in inner for name in str(each).split("."))
-            yield Setting(names, document.line(inner) or 1, 1, value)
-
-
-def _options(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
-    """Yield the defaults of command line options, such as `add_argument("--clip", default=0.25)`."""
-    for call in module.calls:
-        names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        passed = {each.arg: each.value for each in call.keywords}
-        second = call.args[1] if last_name(call.func) in FLAGS and len(call.args) > 1 else None
-        default = passed.get("default", second)
-        if last_name(call.func) in OPTIONS and default is not None:
-            for name in names:
-                yield call, (name.lstrip("-").replace("-", "_"),), default
-
-
-def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
-    """Yield (node, path, value) for each assignment, keyword argument or entry of a dict.
-
-    The path has the names of the objects, classes, functions and dicts around the value, and its own name. For
-    `train = dict(clip=dict(max_norm=0.1))`, a path is ("train", "clip", "max_norm").
-    """
-    waiting: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ())]
-    while waiting:
-        node, path = waiting.pop()
-        match node:
-            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
-                names = tuple(re.findall(r"\w+", ast.unparse(target)))
-                path = names if len(names) > 1 else (*path, *names)
-                yield target, path, value
-            case ast.AugAssign(target=target, op=op, value=value):
-                names = tuple(re.findall(r"\w+", ast.unparse(target)))
-                yield target, names if len(names) > 1 else (*path, *names), ast.BinOp(target, op, value)
-            case ast.keyword(arg=str(name), value=value):
-                path = (*path, name)
-                yield value, path, value
-            case ast.Dict(keys=keys, values=values):
-                for key, value in zip(keys, values, strict=True):
-                    inner = (*path, *str(key.value).split(".")) if isinstance(key, ast.Constant) else path
-                    if key is not None and inner != path:
-                        yield key, inner, value
-                    waiting.append((value, inner))
-                continue
-            case ast.ClassDef(name=name):
-                path = (name,)
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                path = ()
-            case ast.Call(func=function) if not _is_dict(node):
-                path = (last_name(function),)
-        waiting += [(child, path) for child in ast.iter_child_nodes(node)]
-
-
-def _is_dict(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and last_name(node.func) in ("dict", "ConfigDict", "update")

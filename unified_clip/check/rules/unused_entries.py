@@ -26,7 +26,7 @@ def find(
     yield from _ignore(clip, rules, used, files, is_whole=is_whole)
     if not is_whole:
         return
-    for name in ("each", "explicit", "nearest", "off", "nonfinite"):
+    for name in ("each", "explicit", "nearest", "nonfinite"):
         for index, glob in enumerate(getattr(rules, name)):
             if not any(patterns.matches(glob, file, root) for file in files):
                 why = f"No checked file matches {glob!r}."

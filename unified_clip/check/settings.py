@@ -1,0 +1,224 @@
+"""Read the settings of all kinds of files: Python, documents, command lines, and text such as `key = 1.0`."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .._kit import atomic_files
+from ..config.documents import DOCUMENT_KINDS, Document, Key, script_options
+from ..errors import ConfigError
+from ..source.constants import constant
+from ..source.module import Module
+from ..source.project import Project
+from ..source.tree import last_name
+from . import command_lines
+from .python.commands import command_texts
+from .trainer_files import SOURCES, parsed
+
+LINE = re.compile(
+    r"""(?:^[ \t]*(?:export[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?[ \t]*[:=][ \t]*([^,;{}\n]+)""", re.MULTILINE
+)
+"""Matches a setting in a file of another kind, such as `gradient_clipping_by_norm: 10.0` or `train.grad_clip = 1.0`."""
+
+COMMENT = re.compile(r"(^|\s)(#|;|//).*$", re.MULTILINE)
+
+WORDS = {"null": None, "none": None, "~": None, "false": False, "true": True}
+
+FLAGS = ("DEFINE_float", "DEFINE_integer")
+OPTIONS = ("add_argument", "add_option", "option", *FLAGS)
+UPDATES = ("setattr", "update", "__setattr__")
+
+
+class Setting(NamedTuple):
+    path: tuple[str, ...]
+    """The names from the outermost table to the key, such as ("train", "clip_grad", "max_norm")."""
+
+    line: int
+    column: int
+    value: Any
+    code: str = ""
+    """The code of a value that is only known at run time. Otherwise ''."""
+
+    node: ast.expr | None = None
+    """The code of a setting in Python."""
+
+    command: str = ""
+    """The command line that sets an option or a variable. Otherwise ''."""
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+    @property
+    def is_option(self) -> bool:
+        """Whether the value is the default of an option that Python code defines."""
+        return isinstance(self.node, ast.Call) and last_name(self.node.func) in OPTIONS
+
+
+def of_file(project: Project, path: Path, is_wanted: Callable[[Sequence[str]], bool]) -> list[Setting]:
+    """Return the settings of a file whose names are wanted, in the order of lines."""
+    found = (each for each in _of_file(project, path, is_wanted) if is_wanted(each.path))
+    return sorted(found, key=lambda each: (each.line, each.column))
+
+
+def _of_file(project: Project, path: Path, is_wanted: Callable[[Sequence[str]], bool]) -> Iterator[Setting]:
+    suffix = path.suffix.lower()
+    if suffix in SOURCES:
+        if (module := project.readable(path)) is None:
+            return
+        yield from _in_python(module)
+        for node, text in command_texts(module) if b"--" in project.read(path) else ():
+            line, column = module.position(node)
+            yield from (each._replace(line=line, column=column) for each in _in_commands(text))
+    elif command_lines.is_shell(path):
+        yield from _in_commands(atomic_files.read_text(path, errors="replace"))
+    elif suffix in DOCUMENT_KINDS:
+        document = parsed(path)
+        yield from _in_document(document, document.data, is_wanted)
+        for keys, text in command_lines.texts(document.data):
+            for each in _in_commands(text):
+                yield each._replace(line=document.line(keys) or 1) if is_wanted(each.path) else each
+    else:
+        yield from _in_text(path)
+
+
+def _in_text(path: Path) -> Iterator[Setting]:
+    text = COMMENT.sub("", atomic_files.read_text(path, errors="replace"))
+    for match in LINE.finditer(text):
+        value = _of_text(match[2].strip().strip("\"'"))
+        yield Setting(tuple(match[1].split(".")), text.count("\n", 0, match.start(1)) + 1, 1, value)
+
+
+def _in_python(module: Module) -> Iterator[Setting]:
+    for node, path, code in [*_named_values(module.tree), *_options(module), *_set_by_text(module)]:
+        value = _value(module, code)
+        unknown = "" if value is not _UNKNOWN else ast.unparse(code)
+        yield Setting(path, *module.position(node), None if unknown else value, unknown, node)
+
+
+_UNKNOWN = object()
+
+
+def _value(module: Module, node: ast.expr) -> Any:
+    """Return the value of code such as 1.0, `dict(name=1.0)` or `field(default=1.0)`, or _UNKNOWN."""
+    match node:
+        case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
+            return _value(module, value.body if isinstance(value, ast.Lambda) else value)
+        case ast.Call(keywords=keywords) if _is_dict(node):
+            entries = {keyword.arg or "**": _value(module, keyword.value) for keyword in keywords}
+        case ast.Dict(keys=keys, values=values):
+            named = zip(keys, values, strict=True)
+            entries = {getattr(key, "value", "**"): _value(module, value) for key, value in named}
+        case _:
+            with contextlib.suppress(ConfigError):
+                return constant(module, node)
+            return _UNKNOWN
+    return {key: None if value is _UNKNOWN else value for key, value in entries.items()}
+
+
+def _in_commands(text: str) -> Iterator[Setting]:
+    lines = [script_options.COMMENT.sub("", each) for each in text.splitlines()]
+    for each in command_lines.settings(script_options.without_unused_arrays(text)):
+        is_known = not (isinstance(each.value, str) and each.value.startswith(command_lines.RUN_TIME))
+        command = _command(lines, each.line - 1)
+        code = "" if is_known else str(each.value)
+        yield Setting(tuple(each.name.split(".")), each.line, 1, each.value, code, command=command)
+
+
+def _command(lines: Sequence[str], index: int) -> str:
+    """Return the command of a line, which can have several lines."""
+    first = last = index
+    while first > 0 and lines[first - 1].endswith("\\"):
+        first -= 1
+    while last < len(lines) - 1 and lines[last].endswith("\\"):
+        last += 1
+    return "\n".join(line.removesuffix("\\") for line in lines[first : last + 1])
+
+
+def _of_text(text: str) -> Any:
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return WORDS.get(text.lower(), text)
+
+
+def _in_document(
+    document: Document, data: Any, is_wanted: Callable[[Sequence[str]], bool], keys: tuple[Key, ...] = ()
+) -> Iterator[Setting]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        inner = (*keys, key)
+        is_list_of_values = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
+        if isinstance(value, dict) or (isinstance(value, list) and not is_list_of_values):
+            yield from _in_document(document, value, is_wanted, inner)
+        elif isinstance(key, str):
+            names = tuple(name for each in inner for name in str(each).split("."))
+            if is_wanted(names):  # to find a line takes time
+                yield Setting(names, document.line(inner) or 1, 1, value)
+
+
+def _options(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+    """Yield the defaults of command line options, such as `add_argument("--clip", default=0.25)`."""
+    for call in module.calls:
+        names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        passed = {each.arg: each.value for each in call.keywords}
+        second = call.args[1] if last_name(call.func) in FLAGS and len(call.args) > 1 else None
+        default = passed.get("default", second)
+        if last_name(call.func) in OPTIONS and default is not None:
+            for name in names:
+                yield call, (name.lstrip("-").replace("-", "_"),), default
+
+
+def _set_by_text(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+    """Yield settings such as `setattr(args, "clip", 1.0)` and `OmegaConf.update(cfg, key="a.clip", value=1.0)`."""
+    for call in module.calls:
+        passed = {each.arg: each.value for each in call.keywords}
+        arguments = [*call.args, *(passed[name] for name in ("key", "value") if name in passed)]
+        if last_name(call.func) in UPDATES and len(arguments) > 1:
+            name, value = arguments[-2:]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield call, tuple(name.value.split(".")), value
+
+
+def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
+    """Yield (node, path, value) for each assignment, keyword argument or entry of a dict.
+
+    The path has the names of the objects, classes, functions and dicts around the value, and its own name. For
+    `train = dict(clip=dict(max_norm=0.1))`, a path is ("train", "clip", "max_norm").
+    """
+    waiting: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ())]
+    while waiting:
+        node, path = waiting.pop()
+        match node:
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+                names = tuple(re.findall(r"\w+", ast.unparse(target)))
+                path = names if len(names) > 1 else (*path, *names)
+                yield target, path, value
+            case ast.AugAssign(target=target, op=op, value=value):
+                names = tuple(re.findall(r"\w+", ast.unparse(target)))
+                yield target, names if len(names) > 1 else (*path, *names), ast.BinOp(target, op, value)
+            case ast.keyword(arg=str(name), value=value):
+                path = (*path, name)
+                yield value, path, value
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    inner = (*path, *str(key.value).split(".")) if isinstance(key, ast.Constant) else path
+                    if key is not None and inner != path:
+                        yield key, inner, value
+                    waiting.append((value, inner))
+                continue
+            case ast.ClassDef(name=name):
+                path = (name,)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                path = ()
+            case ast.Call(func=function) if not _is_dict(node):
+                path = (last_name(function),)
+        waiting += [(child, path) for child in ast.iter_child_nodes(node)]
+
+
+def _is_dict(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) in ("dict", "ConfigDict", "update")
