@@ -81,8 +81,7 @@ class CheckRules(ConfigModel):
     )
     off: list[Name] = Field(
         default=[],
-        description="files in which the trainer's own clip must be off, because the training code clips by this "
-        f"configuration. {GLOB}",
+        description="removed: the check asks for an entry of `ignore` with the rule \"none\" instead",
     )
     nonfinite: list[Name] = Field(
         default=[],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -16,9 +17,10 @@ def parse(text: str) -> Parsed:
     repeated: list[str] = []
 
     def table(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in items]
-        repeated.extend(name for name in dict.fromkeys(names) if names.count(name) > 1)
-        return dict(items)
+        result = dict(items)
+        if len(result) < len(items):
+            repeated.extend(name for name, number in Counter(name for name, _ in items).items() if number > 1)
+        return result
 
     def short_int(digits: str) -> int:
         if len(digits) > MAX_DIGITS:
