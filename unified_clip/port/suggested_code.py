@@ -14,9 +14,8 @@ from .catalog import KERAS_RULES, TrainerSetting, clip_function, same_positions
 from .found_clip import Arguments, FoundClip, entries_of, number_of
 from .gradient_flow import Gradients
 from .ported_clip import Target
-from .steps.paddle_clips import SELECTING_ARGUMENTS
-from .steps.parameter_groups import may_have_groups
-from .steps.static_programs import is_static
+from .steps.paddle_clips import SELECTING_ARGUMENTS, is_static
+from .steps.paddle_optimizers import may_have_groups
 from .to_config import UnsureError, has_several_limits, meaning, rule_of
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
