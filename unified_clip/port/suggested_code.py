@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator
 from typing import cast
 
@@ -14,10 +15,9 @@ from .catalog import KERAS_RULES, TrainerSetting, clip_function, same_positions
 from .found_clip import Arguments, FoundClip, entries_of, number_of
 from .gradient_flow import Gradients
 from .ported_clip import Target
-from .steps.paddle_clips import SELECTING_ARGUMENTS
-from .steps.parameter_groups import may_have_groups
-from .steps.static_programs import is_static
-from .to_config import UnsureError, has_several_limits, meaning, rule_of
+from .steps.paddle_clips import SELECTING_ARGUMENTS, is_static
+from .steps.paddle_optimizers import may_have_groups
+from .to_config import UnsureError, has_several_limits, meaning, rule_of, uses_other_norm
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
 WITHOUT_EFFECT = ("name", "foreach", "program")
@@ -75,11 +75,12 @@ def other_variable(gradients: Gradients, clip: FoundClip) -> str:
 def _expressed(clip: FoundClip) -> set[str]:
     """Return the arguments that suggested lines express, or that have no effect."""
     function = clip.function
-    return {*function.parameters[:1], function.tensor, *function.limits, *WITHOUT_EFFECT, *SELECTING_ARGUMENTS}
+    known = (*function.limits, *WITHOUT_EFFECT, *SELECTING_ARGUMENTS, "use_norm")
+    return {*function.parameters[:1], function.tensor, *known}
 
 
 def _same_call(module: Module, clip: FoundClip) -> list[str]:
-    """Return a call of unified_clip's function with the arguments of the old call."""
+    """Return the statement of the old call, with a call of unified_clip's function and the same arguments."""
     function = clip.function
     if clip.call is None or not function.replacement:
         return []
@@ -88,7 +89,10 @@ def _same_call(module: Module, clip: FoundClip) -> list[str]:
         name = argument.keyword or (function.parameters[position] if position >= same_positions(function) else "")
         name = function.renamed.get(name, name)
         codes.append(f"{name}={module.code(argument.value)}" if name else argument.star + module.code(argument.value))
-    return ["import unified_clip.torch", f"unified_clip.torch.{function.replacement}({', '.join(codes)})"]
+    call = f"unified_clip.torch.{function.replacement}({', '.join(codes)})"
+    statement = module.simple_statement(clip.call)
+    old, code = module.code(clip.call), module.code(statement) if statement is not None else ""
+    return ["import unified_clip.torch", code.replace(old, call) if old in code else call]
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: TrainerSetting) -> list[str]:
@@ -150,14 +154,20 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
     may_be_grouped = argument is None or may_have_groups(module, argument.value)
     if is_limit or clip.function.rule != "global_norm" or not may_be_grouped:
         return ["import unified_clip", f"{config}.attach_to({name})  # once, before the first step"]
+    variable = _clip_variable(config)
     return [
         "import unified_clip",
-        f"clip = {config}",
-        f"clip.attach_to({name})  # call once, before the first step, if the optimizer has one parameter group",
+        f"{variable} = {config}",
+        f"{variable}.attach_to({name})  # call once, before the first step, if the optimizer has one parameter group",
         "# Paddle clips each group separately. For several groups, write this loop before every step instead:",
         f"# for group in {name}.param_groups:",
-        '#     clip.clip_(group["params"])',
+        f'#     {variable}.clip_(group["params"])',
     ]
+
+
+def _clip_variable(code: str) -> str:
+    """Return a name for a clip that is created by `code`. The threshold can be a variable with the name `clip`."""
+    return "gradient_clip" if re.search(r"(?<![\w.])clip\b", code) else "clip"
 
 
 def _optimizer_of(module: Module, clip: FoundClip) -> ast.Call | None:
@@ -191,11 +201,13 @@ def loss_scale_of(module: Module, clip: FoundClip) -> str:
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
     rule, family, _ = rule_of(module, clip)
     if clip.kind != "class" and family == "tensorflow" and rule == "global_norm":
+        norm = clip.arguments.value("use_norm") if uses_other_norm(module, clip) else None
+        use_norm = f", use_norm={module.code(norm)}" if norm is not None else ""
         return [
             "import unified_clip.torch",
             *STEP,
             "grads = [parameter.grad for parameter in parameters]  # where parameters = list(model.parameters())",
-            f"grads, norm = unified_clip.torch.clip_by_global_norm(grads, {limits})",
+            f"grads, norm = unified_clip.torch.clip_by_global_norm(grads, {limits}{use_norm})",
             "for parameter, grad in zip(parameters, grads):",
             "    parameter.grad = grad",
             "optimizer.step()",
@@ -207,12 +219,13 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
     which = f". Put only {selected} into parameters" if selected else ""
     if advice == NOT_FIRST:
         return [advice]
+    variable = _clip_variable(limits)
     return [
         *([advice] if advice else []),
         "import unified_clip.torch",
-        f"clip = unified_clip.torch.{name}({limits})  # once",
+        f"{variable} = unified_clip.torch.{name}({limits})  # once",
         *STEP,
-        f"clip.clip_({parameters})  # before every step{which}",
+        f"{variable}.clip_({parameters})  # before every step{which}",
         "optimizer.step()",
     ]
 

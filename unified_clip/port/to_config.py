@@ -10,9 +10,9 @@ from typing import Any
 from ..config.clip_config import ClipConfig
 from ..errors import ConfigError
 from ..source.module import Module
-from ..source.tree import keywords_of
+from ..source.tree import arguments_of, keywords_of
 from . import trainer_arguments
-from .catalog import KERAS_RULES, names
+from .catalog import KERAS_RULES, clip_function, names
 from .found_clip import FoundClip, number_of
 from .ported_clip import Meaning
 
@@ -79,6 +79,8 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     rule, family, limits = rule_of(module, clip)
     if not rule or not limits or limits[0] is None or clip.passed_as("axes") is not None:
         return None
+    if uses_other_norm(module, clip):
+        return None
     settings: dict[str, Any] = {} if rule == "value" else {"family": family}
     if (order := clip.passed_as("norm_type")) is not None:
         settings["norm_type"] = math.inf if module.code(order) in ("'inf'", '"inf"') else number_of(module, order)
@@ -108,6 +110,28 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
         code = " and ".join(_argument(module, node) for node in nodes)
         noun = "the arguments" if len(nodes) > 1 else "the argument"
         raise UnsureError(f"unified_clip rejects {noun} {code} of this clip: {problem}") from None
+
+
+def uses_other_norm(module: Module, clip: FoundClip) -> bool:
+    """Return whether a call passes a norm, as use_norm=, that may not be the norm of the gradients that it clips."""
+    norm = clip.arguments.value("use_norm")
+    if norm is None or module.code(norm) == "None":
+        return False
+    clipped = clip.arguments.value(clip.function.clipped)
+    values = [None if bound.path else bound.value for bound in module.binding(norm).bounds] or [norm]
+    return not all(_is_norm_of(module, value, clipped, clip) for value in values)
+
+
+def _is_norm_of(module: Module, node: ast.expr | None, gradients: ast.expr | None, clip: FoundClip) -> bool:
+    if not isinstance(node, ast.Call) or gradients is None or not arguments_of(node):
+        return False
+    function = clip_function(module.full_name(node.func))
+    if function is None or function.replacement != "global_norm":
+        return False
+    between = range(module.position(node)[0] + 1, module.position(module.statement(clip.node))[0])
+    assigned = [bound.node for bound in module.binding(gradients).bounds if bound.node is not None]
+    is_kept = not any(module.position(node)[0] in between for node in assigned)
+    return is_kept and module.code(arguments_of(node)[0].value) == module.code(gradients)
 
 
 def _argument(module: Module, node: ast.AST) -> str:

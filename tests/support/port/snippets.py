@@ -18,36 +18,6 @@ def train(model, loader):
         model(batch).backward()
         optimizer.step()
 """
-TAPE = """\
-import tensorflow as tf
-
-def train(model, optimizer, x, variables):
-    with tf.GradientTape() as tape:
-        loss = model(x)
-    grads = tape.gradient(loss, variables)
-    grads = [tf.clip_by_norm(g, 1.0) for g in grads]
-    optimizer.apply_gradients(zip(grads, variables))
-"""
-KERAS = """\
-import tensorflow as tf
-
-optimizer = tf.keras.optimizers.SGD(0.1, global_clipnorm=LIMIT)
-
-def train(model, x, variables):
-    with tf.GradientTape() as tape:
-        loss = model(x)
-    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-"""
-CLASS = """\
-import paddle
-
-class Trainer:
-    def __init__(self, model):
-        self.opt = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByNorm(1.0))
-
-    def step(self):
-        self.opt.step()
-"""
 
 
 def ported(source: str, target: Target = "torch") -> tuple[str, list[PortedClip]]:

@@ -23,7 +23,7 @@ import pytest
 
 from unified_clip._kit.parse import UnreadableSourceError
 from unified_clip.port.port_file import port
-from unified_clip.port.ported_clip import PortedFile, Target
+from unified_clip.port.ported_clip import UNUSED, PortedFile, Target
 from unified_clip.port.rules.registry import rules
 
 CORPUS = Path(__file__).parents[2] / "data" / "port"
@@ -80,11 +80,6 @@ def test_stored_patches_apply_to_their_sources(target: Target, tmp_path: Path) -
         assert (tmp_path / name).read_bytes() == port_file(name, target).after
 
 
-@with_each_target
-def test_each_stored_patch_belongs_to_a_file(target: Target) -> None:
-    assert {path.name for path in (CORPUS / target).iterdir()} <= {f"{name}.patch" for name in READ}
-
-
 @pytest.mark.nightly
 @with_each_target
 @with_each_file
@@ -125,12 +120,45 @@ def test_flagged_clips_have_a_reason_and_rewritten_ones_a_name(name: str, target
         assert bool(site.becomes) == (site.verdict == "rewritten")
         assert bool(site.reason) == (site.verdict != "rewritten")
         assert site.verdict == "flagged" or not site.suggestion
+        assert site.rule != UNUSED or (site.meaning, site.suggestion) == (None, [])
 
 
 @pytest.mark.nightly
 def test_every_rule_decides_about_a_clip_of_the_corpus() -> None:
     used = {site.rule for target in TARGETS for name in READ for site in port_file(name, target).sites}
     assert [rule.name for rule in rules() if rule.name not in used] == []
+
+
+def test_the_corpus_lists_every_file_and_all_verdicts_of_both_targets() -> None:
+    assert [file["path"] for file in FILES] == sorted(path.name for path in (CORPUS / "sources").glob("*"))
+    verdicts = {(site["torch"], site["drop-in"]) for name in READ for site in SITES[name]}
+    assert verdicts >= {(verdict, verdict) for verdict in ("rewritten", "flagged", "left")}
+    assert verdicts >= {("flagged", "rewritten"), ("rewritten", "flagged")}
+
+
+def test_a_text_search_would_find_clips_that_are_not_code() -> None:
+    assert b"tf.clip_by_global_norm(" in (CORPUS / "sources" / "only_comments.py").read_bytes()
+    assert SITES["only_comments.py"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "beginning", "contained", "ending"),
+    [
+        ("tabbed_trainer_torch.py", b"# -*-", b"\n\t\t\tself.opt.zero_grad()\n", b"\n"),
+        ("keras_clipnorm_loop.py", b"import tensorflow as tf\r\n", b"clipvalue=0.25,\r\n", b"main()\r\n"),
+        ("char_rnn_session_tf1.py", b"\xef\xbb\xbf#!", b"\n", b"\n"),
+        ("paddle_latin1.py", b"# -*- coding: latin-1 -*-", "étape".encode("latin-1"), b"\n"),
+        ("fgsm_attack_tf2.py", b"import", b"\n", b".shape)"),
+        ("empty.py", b"", b"", b""),
+    ],
+)
+def test_line_ends_and_encodings_of_the_corpus_are_unchanged(
+    path: str, beginning: bytes, contained: bytes, ending: bytes
+) -> None:
+    source = (CORPUS / "sources" / path).read_bytes()
+    assert source.startswith(beginning)
+    assert contained in source
+    assert source.endswith(ending)
 
 
 def undefined_names(folder: Path) -> dict[str, Counter[str]]:

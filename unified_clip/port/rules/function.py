@@ -10,7 +10,7 @@ from ..clip_coefficients import is_coefficient
 from ..file_rewrite import FileRewrite
 from ..found_clip import FoundClip
 from ..possible_clips import calls_of, words_around
-from .paddle_class import ONLY_NAMED
+from .paddle import ONLY_NAMED
 from .registry import RuleOrder, register
 
 LIKE_GRADIENT = "The name of the tensor suggests a gradient. If the tensor is a gradient, port this call by hand."

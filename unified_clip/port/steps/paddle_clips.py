@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -13,7 +14,6 @@ from ..found_clip import FoundClip
 from ..to_config import UnsureError
 from .paddle_optimizers import SOMETHING_ELSE, Optimizer, PaddleOptimizers, known_values
 from .paddle_steps import OTHERWISE, is_harmless, is_test
-from .static_programs import is_static
 
 NOT_ASSIGNED = (
     "The optimizer that gets this clip was not found. If this file creates the optimizer, write {}, and pass "
@@ -30,6 +30,14 @@ SELECTING_ARGUMENTS = {
     "auto_skip_clip=.",
 }
 """{argument that only Paddle's clips have: why a clip with this argument is flagged}"""
+
+
+STATIC = re.compile(
+    r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
+    r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
+)
+
+DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
 
 
 @dataclass(frozen=True)
@@ -151,3 +159,18 @@ class PaddleClips:
                     f"Line {line} uses {name}, but not as grad_clip={name}. To pass {name} to an optimizer, write "
                     f"grad_clip={name}. {OTHERWISE}"
                 )
+
+
+def is_static(module: Module) -> bool:
+    """Return whether a file uses static programs, as in paddle.fluid without dygraph."""
+    used = module.used_names
+    in_fluid = any(name.startswith("paddle.fluid.") for name in used)
+    eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
+    return any(map(STATIC.match, used)) or _uses_default_program(module) or (in_fluid and not eager)
+
+
+def _uses_default_program(module: Module) -> bool:
+    """Ignore the attribute random_seed, because code in dynamic mode sets random_seed, too."""
+    calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
+    parents = [module.parents[call] for call in calls]
+    return any(not isinstance(parent, ast.Attribute) or parent.attr != "random_seed" for parent in parents)

@@ -1,0 +1,91 @@
+"""Each case of tests/data/port/cases has the results that it lists, and the properties of all ported code."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.port.cases import CASES, TARGETS, Case, as_text, cases, port_case, result
+
+from unified_clip import cli
+from unified_clip.port.catalog import clip_pattern, may_clip
+from unified_clip.port.find import identifiers
+from unified_clip.port.port_file import port
+from unified_clip.port.ported_clip import Target
+from unified_clip.source.module import Module
+
+ALL = [case for path in sorted(CASES.iterdir()) for case in cases(path)]
+EACH = [(case, target) for case in ALL for target in TARGETS[case.name]]
+IDS = [f"{case.file}: {case.title}-{target}" for case, target in EACH]
+
+each_case = pytest.mark.parametrize(("case", "target"), EACH, ids=IDS)
+
+
+@each_case
+def test_a_case_has_the_results_that_it_lists(case: Case, target: Target) -> None:
+    assert result(case, target) == (case.annotated, case.parts)
+
+
+@each_case
+def test_ported_code_keeps_all_comments_and_each_clip_has_a_reason_or_a_replacement(case: Case, target: Target) -> None:
+    ported = port_case(case, target)
+    assert comments(ported.after) == comments(ported.before)
+    assert ported.is_changed == any(site.verdict == "rewritten" for site in ported.sites)
+    assert port(ported.path, ported.before, target, edit=False).sites == ported.sites
+    for site in ported.sites:
+        assert bool(site.becomes) == (site.verdict == "rewritten")
+        assert bool(site.reason) == (site.verdict != "rewritten")
+        assert site.verdict == "flagged" or not site.suggestion
+
+
+@pytest.mark.nightly
+@each_case
+def test_the_result_is_python_and_a_second_run_changes_nothing(case: Case, target: Target) -> None:
+    ported = port_case(case, target)
+    assert ast.parse(ported.after)
+    assert port(ported.path, ported.after, target).after == ported.after
+
+
+def comments(source: bytes) -> Counter[str]:
+    tokens = tokenize.tokenize(io.BytesIO(source).readline)
+    return Counter(token.string for token in tokens if token.type == tokenize.COMMENT)
+
+
+def has_clip(case: Case) -> bool:
+    return case.annotated != case.source.splitlines()
+
+
+def test_no_file_with_a_clip_is_skipped_by_its_text() -> None:
+    with_clip = [case for case in ALL if has_clip(case)]
+    assert len(with_clip) > 400
+    assert [case for case in with_clip if not clip_pattern().search(case.source.encode())] == []
+    assert [case for case in with_clip if not may_clip(identifiers(Module(case.source)))] == []
+
+
+def test_the_command_lists_each_clip_of_many_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {}
+    for number, case in enumerate(case for case in ALL if case.name != "drop-in"):
+        if has_clip(case) and "unified_clip" not in case.source:
+            path = tmp_path / f"case_{number:04}.py"
+            path.write_text(case.source, encoding="utf-8")
+            expected[path.name] = [mark.split()[0] for line in case.annotated for mark in marks(line)]
+    assert cli.main(["port", str(tmp_path), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    found = {Path(file["path"]).name: [clip["verdict"] for clip in file["clips"]] for file in report["files"]}
+    assert found == expected
+    assert "rewrite the flagged clips by hand" in report["next"]
+
+
+def marks(line: str) -> list[str]:
+    _, _, found = line.partition("  # clip: ")
+    return found.split("; ") if found else []
+
+
+@pytest.mark.parametrize("path", sorted(CASES.iterdir()), ids=lambda path: path.stem)
+def test_the_cases_are_written_as_they_are_read(path: Path) -> None:
+    assert as_text([*cases(path)]) == path.read_text(encoding="utf-8")
