@@ -74,8 +74,6 @@ def test_the_page_ends_with_what_to_look_out_for(guide: str) -> None:
     assert heading == "Pitfalls"
     points = re.findall(r"^- (.*?)(?=^- |\Z)", end, re.M | re.S)
     assert len(points) >= 10
-    for word in ("epsilon", "NaN", "scal", "weight_decay", "Adam", "per tensor"):
-        assert any(word in point for point in points)
 
 
 def test_the_index_has_every_guide_and_is_found_from_the_page_about_the_tool() -> None:
