@@ -316,10 +316,10 @@ def _is_inherited(use: ClipUse) -> bool:
     return use.read is not None and os.path.realpath(use.read) != os.path.realpath(use.path)
 
 
-def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
+def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, tuple[int, ...]]:
     meaning = repr(use.config.meaning) if use.config is not None else ""
     file = os.path.realpath(use.path)  # resolve() fails for a link to itself
-    return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)
+    return file, use.line, meaning, tuple(ignoring.matching(rules.ignore, use, root))
 
 
 def _leave_to_trainer(file_uses: FoundClips) -> None:

@@ -59,6 +59,12 @@ class Setting(NamedTuple):
         """Whether the value is the default of an option that Python code defines."""
         return isinstance(self.node, ast.Call) and last_name(self.node.func) in OPTIONS
 
+    @property
+    def is_assigned(self) -> bool:
+        """Whether Python code sets this attribute or variable: `args.clip = 1.0` or `setattr(args, "clip", 1.0)`."""
+        is_call = isinstance(self.node, ast.Call) and last_name(self.node.func) in UPDATES
+        return is_call or isinstance(getattr(self.node, "ctx", None), ast.Store)
+
 
 def of_file(project: Project, path: Path, is_wanted: Callable[[Sequence[str]], bool]) -> list[Setting]:
     """Return the settings of a file whose names are wanted, in the order of lines."""
@@ -181,7 +187,8 @@ def _set_by_text(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], as
         if last_name(call.func) in UPDATES and len(arguments) > 1:
             name, value = arguments[-2:]
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield call, tuple(name.value.split(".")), value
+                owner = re.findall(r"\w+", ast.unparse(call.args[0])) if call.args[:1] != [name] else []
+                yield call, (*owner, *name.value.split(".")), value
 
 
 def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:

@@ -40,14 +40,14 @@ CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
 MISPLACED = "UC105"
 
 OFF = (
-    "The check has no rule `off` any more. Instead, add an entry [[check.ignore]] for each pattern, with "
-    'path = "{glob}", rule = "none" and a reason. The entry accepts a clip only if it is off.'
+    "The check has no rule `off` any more. Instead, add an entry to check.ignore for each pattern, with the pattern as "
+    'path, with rule = "none" and with a reason. The entry accepts a clip only if it is off.'
 )
 
 LINE = re.compile(r", line (\d+)")
 
 JSON_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 GLOB = "**/{file}"
 """In a text, the place of a pattern for check.formats. `read` puts the name of the file there."""
@@ -109,8 +109,8 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
 
 
 def check_rules(clip: Path, rules: CheckRules) -> None:
-    if rules.off:
-        raise convert.named(clip, convert.UNIFIED_CLIP)[1].wrong(("check", "off"), OFF.format(glob=rules.off[0]))
+    if rules.off is not None:
+        raise convert.named(clip, convert.UNIFIED_CLIP)[1].wrong(("check", "off"), OFF)
     for glob, name in rules.formats.items():
         try:
             convert.parse_name(name)
@@ -246,12 +246,12 @@ def parsed(path: Path) -> Document:
         if kind != "json":
             raise
         without = JSON_COMMENT.sub(lambda match: match[1] or "\n" * match[0].count("\n"), text)
-        return documents.parse(TRAILING_COMMA.sub(r"\1", without), kind, path.name)
+        return documents.parse(TRAILING_COMMA.sub(lambda match: match[1] or "", without), kind, path.name)
 
 
 def _is_commented_json(path: Path) -> bool:
     with contextlib.suppress(ConfigError):
-        return path.suffix.lower() in DOCUMENT_KINDS and bool(parsed(path))
+        return path.suffix.lower() == ".json" and bool(parsed(path))
     return False
 
 

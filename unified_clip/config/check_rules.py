@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -79,9 +79,9 @@ class CheckRules(ConfigModel):
         description="files in which the family and eps of a clip may differ from this configuration. The option "
         f"--nearest allows these differences in all files. {GLOB}",
     )
-    off: list[Name] = Field(
-        default=[],
-        description="removed: the check asks for an entry of `ignore` with the rule \"none\" instead",
+    off: Any = Field(
+        default=None,
+        description='removed: the check asks for an entry of `ignore` with the rule "none" instead',
     )
     nonfinite: list[Name] = Field(
         default=[],

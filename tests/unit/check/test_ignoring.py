@@ -32,6 +32,16 @@ def test_an_entry_with_an_approved_effect_ignores_no_other(
         assert finding.edit.startswith("The entry 1 of check.ignore approves only ")
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_any_entry_that_matches_can_approve_a_clip(check: Check, order: int) -> None:
+    entries = [IGNORE.format("rl/*") + 'rule = "none"\n', IGNORE.format("rl/*") + "threshold = 0.1\n"]
+    clip = CLIP_CONFIG + "".join(entries[::order])
+    files = {f"rl/{limit}.json": DEEPSPEED % limit for limit in ("0.0", "0.1")} | {"ds.json": DEEPSPEED % "1.0"}
+    report = check(files, clip)
+    assert (report.findings, len(report.ignored)) == ([], 2)
+    assert only_finding(check({**files, "rl/2.json": DEEPSPEED % "2.0"}, clip)).path == "rl/2.json"
+
+
 def test_an_approved_clip_may_be_off(check: Check) -> None:
     clip = f'{CLIP_CONFIG}{IGNORE.format("rl/*")}rule = "none"\n'
     assert check({"rl/ds.json": DEEPSPEED % "0.0", "ds.json": DEEPSPEED % "1.0"}, clip).findings == []

@@ -64,9 +64,10 @@ def test_trainers_whose_clip_is_off_pass(check: Check, globs: tuple[str, ...], r
     ]
 
 
-def test_the_rule_off_is_an_error_that_names_the_entry(check: Check) -> None:
-    with pytest.raises(ConfigError, match=r'clip.toml, line 6, check.off: .*path = "nlp/\*\*", rule = "none"'):
-        check(TEAMS, f'{CLIP_CONFIG}\n[check]\noff = ["nlp/**"]\n')
+@pytest.mark.parametrize("value", ['["nlp/**"]', "[0]", "[]", "{grad_clip = [0]}"])
+def test_the_rule_off_is_an_error_that_names_the_entry(check: Check, value: str) -> None:
+    with pytest.raises(ConfigError, match=r'clip.toml, line 6, check.off: .*rule = "none"'):
+        check(TEAMS, f"{CLIP_CONFIG}\n[check]\noff = {value}\n")
 
 
 def test_without_the_rule_the_edit_names_it(check: Check) -> None:

@@ -19,18 +19,18 @@ from . import patterns
 
 NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved}, and the clip has another or an unknown effect. If you "
-    " intend the effect of this clip, change rule and threshold of that entry. To accept every threshold of a rule, "
+    "intend the effect of this clip, change rule and threshold of that entry. To accept every threshold of a rule, "
     "write only the rule. To accept the clip whatever its effect is, write neither."
 )
 
 
-def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
-    """Return the index of the first entry that matches the file and the name of a clip, or None.
+def matching(rules: Sequence[Ignore], use: ClipUse, root: Path) -> list[int]:
+    """Return the indices of the entries that match the file and the name of a clip.
 
-    For an inherited clip, the entry must match the inheriting file, not the base file.
+    For an inherited clip, an entry must match the inheriting file, not the base file.
     """
     file = use.read or use.path
-    return next((index for index, rule in enumerate(rules) if _applies(rule, use, file, root)), None)
+    return [index for index, rule in enumerate(rules) if _applies(rule, use, file, root)]
 
 
 def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
@@ -41,17 +41,18 @@ def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
 def applied(
     rules: Sequence[Ignore], use: ClipUse, finding: Finding, config: ClipConfig, root: Path, used: set[int]
 ) -> Finding:
-    """Add the reason of the matching `check.ignore` entry to a finding.
+    """Add the reason of the first `check.ignore` entry that approves a finding.
 
-    If the entry does not approve the effect of the clip, add advice instead.
+    If no entry approves the effect of the clip, add advice about the first one that matches.
     """
-    index = index_of(rules, use, root)
-    if index is None:
+    indices = matching(rules, use, root)
+    used.update(indices)
+    for index in indices:
+        if approves(rules[index], use, config):
+            return finding.model_copy(update={"ignored": rules[index].reason})
+    if not indices:
         return finding
-    used.add(index)
-    if approves(rules[index], use, config):
-        return finding.model_copy(update={"ignored": rules[index].reason})
-    why = NOT_APPROVED.format(index=index + 1, approved=approval(rules[index], config))
+    why = NOT_APPROVED.format(index=indices[0] + 1, approved=approval(rules[indices[0]], config))
     return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
 
 
@@ -60,7 +61,7 @@ def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use
     is_base = any(_applies(rule, use, use.path, root) for rule in rules)
-    if not is_base or index_of(rules, use, root) is not None:
+    if not is_base or matching(rules, use, root):
         return use
     return replace(use, path=use.read, line=1, clip=f"{use.clip}, inherited from {shown(use.path)}:{use.line}")
 
@@ -70,10 +71,8 @@ def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
         return False
     if use.config is not None:
         return not is_off(use.config)
-    index = index_of(rules, use, root)
-    if index is None:
-        return False
-    return rules[index].threshold is not None or rules[index].rule not in (None, "none")
+    entries = [rules[index] for index in matching(rules, use, root)]
+    return any(each.threshold is not None or each.rule not in (None, "none") for each in entries)
 
 
 def approval(rule: Ignore, config: ClipConfig) -> str:

@@ -54,6 +54,10 @@ ARGUMENT = re.compile(
 )
 """Matches files that a command passes to its script, as in `train.py config.py`."""
 
+OF_A_SCRIPT = (
+    "A clip reads an option of this name, but no clip of this command's script gives the value a rule. Also check the "
+    "script, or add the line to check.ignore with a reason."
+)
 UNREAD = (
     "This setting is named like a clip setting, but no clip reads the setting. The name of the setting "
     "occurs nowhere else in the checked code."
@@ -76,6 +80,7 @@ def named(
     """
     near = [other for other in sources if patterns.is_near(other, path, root)]
     others: list[Setting] = []
+    options = {use.option for use in clips if use.code}
     names = {name for use in clips for name in (use.attribute, use.option)}
 
     def may_set_clip(path: Sequence[str]) -> bool:
@@ -83,15 +88,19 @@ def named(
 
     for setting in settings.of_file(project, path, may_set_clip):
         is_option = setting.is_option
-        is_code = setting.node is not None and not isinstance(getattr(setting.node, "ctx", None), ast.Store)
+        is_code = setting.node is not None and not setting.is_assigned
         is_like_clip = _is_like_clip(setting)
         may_be_clip = is_option or (not is_code and MAY_BE_CLIP.search(setting.name)) or setting.command or is_like_clip
-        readers = _readers(setting, clips, near, sources) if may_be_clip else []
+        replaces = any(_reads(use, path, setting) for use in clips if use.path in near)
+        may_be_clip = may_be_clip or replaces
+        readers = _readers(project, setting, clips, near, sources) if may_be_clip else []
         rule = _rule_of(readers if is_like_clip else [each for each in readers if each.path in near])
         if rule is not None and is_number(setting.value) and 0 < setting.value <= sys.float_info.max:
             config = ClipConfig(**{**rule.data(), "threshold": float(setting.value)})
-            option = setting.name if setting.command else ""
+            option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
             yield _named(path, setting, config=config, is_setting=True, option=option)
+        elif setting.command and is_number(setting.value) and "_".join(setting.path).replace("-", "_") in options:
+            yield _named(path, setting, why_unknown=OF_A_SCRIPT, is_setting=True, option=setting.name)
         elif (
             has_number(setting.value)
             and not (is_option or setting.command)
@@ -124,17 +133,36 @@ def _is_like_clip(setting: Setting) -> bool:
 
 
 def _readers(
-    setting: Setting, clips: Sequence[ClipUse], near: Sequence[Path], sources: Sequence[Path]
+    project: Project, setting: Setting, clips: Sequence[ClipUse], near: Sequence[Path], sources: Sequence[Path]
 ) -> Sequence[ClipUse]:
-    """Return the clips that read a setting: the clips near it, or else all clips that read a setting of its name."""
-    name = setting.name.replace("-", "_")
+    """Return the clips that read a setting: those of the script of its command, those near it, or else all."""
+    name = _option(setting)
     readers = [use for use in clips if name in (use.attribute, use.option if setting.command else "")]
-    if setting.command:
-        scripts = SCRIPT.findall(ARGUMENT.sub("", setting.command.partition(".".join(setting.path))[0]))
-        is_unread = scripts and scripts[-1] not in {path.name for path in sources}
-        if is_unread or "--deepspeed" in setting.command:  # the settings of DeepSpeed decide what a trainer does
-            return []
+    if "--deepspeed" in setting.command:  # the settings of DeepSpeed decide what a trainer does
+        return []
+    if setting.command and (script := _script_of(setting)):
+        modules = [module for path in sources if path.name == script and (module := project.readable(path))]
+        reached = {each.path for module in modules for each in (module, *project.reached_from(module))}
+        return [use for use in readers if use.path in reached]
     return [use for use in readers if use.path in near] or readers
+
+
+def _reads(use: ClipUse, path: Path, setting: Setting) -> bool:
+    """Return whether the code of a clip has the attribute that an assignment in another line sets."""
+    if not setting.is_assigned or len(setting.path) < 2 or (setting.path[0] == "self" and use.path != path):
+        return False
+    return re.search(rf"(?<![\w.]){re.escape('.'.join(setting.path))}(?!\w)", use.code) is not None
+
+
+def _option(setting: Setting) -> str:
+    return setting.name.replace("-", "_")
+
+
+def _script_of(setting: Setting) -> str:
+    """Return the name of the last script before an option of a command, or ''."""
+    option = rf"(?<![\w./-])[+~-]*{re.escape('.'.join(setting.path))}(?![\w.-])"
+    scripts = SCRIPT.findall(ARGUMENT.sub("", re.split(option, setting.command)[0]))
+    return scripts[-1] if scripts else ""
 
 
 def _rule_of(readers: Sequence[ClipUse]) -> ClipConfig | None:
@@ -239,7 +267,7 @@ def without_repeats(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
     by_trainer = {_place(use) for use in uses if use.config is not None and not use.is_setting}
     by_reader = {_place(use) for use in uses if use.is_setting}
     for use in uses:
-        is_repeated = use.config is None and not use.package and _place(use) in by_reader
+        is_repeated = use.config is None and not (use.package or use.is_setting) and _place(use) in by_reader
         if not (is_repeated or (use.is_setting and _place(use) in by_trainer)):
             yield use
 

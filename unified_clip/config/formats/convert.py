@@ -333,7 +333,7 @@ def _advice(path: Path) -> str:
     if document and keys:
         advice = (
             f"{dotted(keys[0])} (line {document.line(keys[0])}) looks like a clip setting. {advice} If your own code "
-            "reads this key, write a clip configuration with its value: see docs/config.md."
+            "reads this key, pass --key and --rule, or write a clip configuration with its value: see docs/config.md."
         )
     return advice
 
