@@ -86,20 +86,6 @@ def test_a_file_that_is_no_report_ends_the_command_before_anything_runs(
     assert not (tmp_path / "report").exists()
 
 
-def test_explain_has_the_limit_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "clip.toml").write_text("rule = 'global_norm'\nthreshold = 1.0\n")
-    arguments = ["explain", str(tmp_path / "clip.toml"), "--gradients", str(bomb(tmp_path / "a.npz", 5_000_000))]
-    monkeypatch.setenv(limits.MAX_BYTES, "10MiB")
-    assert cli.main(arguments) == 2
-    assert "the limit for this file is 10 MiB" in capsys.readouterr().err
-    data = saved(np.savez)
-    (tmp_path / "a.npz").write_bytes(data.replace(b"PK\x01\x02-\x03-", b"PK\x01\x02-\x03c"))
-    assert cli.main(arguments) == 2
-    assert "zip file version 9.9. Pass a file that numpy.savez wrote" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "message"),
     [

@@ -17,7 +17,6 @@ COMMANDS = (
     "explain clip.toml {}",
     "explain {} --format json",
     "port {} --format diff",
-    "explain clip.toml --gradients {}",
     "config import {}",
     "config export {} --to deepspeed",
     "config check {} .",
