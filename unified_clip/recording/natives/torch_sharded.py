@@ -3,12 +3,9 @@ number or the order of collectives."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator
 from typing import Any
-
-import torch
 
 from ..._guard import Call
 from .observer import PYTORCH_EPS
@@ -40,8 +37,8 @@ class ShardedNorm:
             added = PYTORCH_EPS if releases.ADDS_EPS_TO_PARTS else 0.0
             mesh, everywhere = norm.device_mesh, [releases.dtensor().Replicate()] * norm.device_mesh.ndim
             whole = (norm + added if added else norm).redistribute(placements=everywhere)
-            if added:
-                used = _before_addition(whole.to_local(), added)
+            if added:  # PyTorch adds it again: in float32, (total - 1e-6) + 1e-6 is the total, because no tie can occur
+                used = whole.to_local() - added
                 whole = releases.dtensor().DTensor.from_local(used, mesh, everywhere, run_check=False)
             self._thread.norms, call.result = (norm, whole), whole
 
@@ -51,13 +48,3 @@ class ShardedNorm:
             return norm
         local = norms[1].to_local()
         return local.wait() if hasattr(local, "wait") else local  # the result of an asynchronous collective
-
-
-def _before_addition(total: torch.Tensor, added: float) -> torch.Tensor:
-    """Return a number whose rounded sum with `added` is `total`."""
-    before = total - added
-    for direction in (math.inf, -math.inf):
-        next_one = torch.nextafter(before, torch.full_like(before, direction))
-        is_nearer = (before + added != total) & (next_one + added == total)
-        before = torch.where(is_nearer, next_one, before)
-    return before
