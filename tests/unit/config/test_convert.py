@@ -131,7 +131,7 @@ def test_a_file_with_only_a_clip_key_is_rejected_with_the_formats_that_have_it(w
         ConfigError,
         match=r"^a\.json: .*\. max_grad_norm \(line 1\) looks like a clip setting\. This key controls clipping in "
         r"Hugging Face's TrainingArguments or LLaMA-Factory or PaddleNLP.*\. .* pass from_='NAME', where NAME is one "
-        r"of hf, llama_factory, paddlenlp.*\. If your own code reads this key, write .*\.$",
+        r"of hf, llama_factory, paddlenlp.*\. If your own code reads this key, pass --key .*\.$",
     ):
         ClipConfig.import_from(write("a.json", '{"max_grad_norm": 1.0}'))
 
