@@ -10,9 +10,9 @@ from pathlib import Path
 
 from .._kit import atomic_files
 from .._kit.atomic_files import FileError
-from .._kit.directories import files_below, is_installed
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
+from ..source.directories import files_below, is_installed
 from .clip_use import shown
 from .command_lines import SHELLS, has_shebang
 from .python.notebooks import NOTEBOOK

@@ -19,9 +19,9 @@ from pathlib import Path
 from .._kit import atomic_files, workers
 from .._kit.atomic_files import FileError
 from .._kit.coded_error import CodedError
-from .._kit.directories import files_below
 from .._kit.parse import TOO_DEEP, UnreadableSourceError
 from ..source import local_imports
+from ..source.directories import files_below
 from ..source.project import Project
 from .catalog import clip_pattern
 from .port_file import port

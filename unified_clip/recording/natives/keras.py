@@ -93,10 +93,8 @@ def _step(call: Call) -> Iterator[None]:
     optimizer = call.args[0]
     if hasattr(optimizer, "inner_optimizer"):  # which records the steps that are not skipped
         return
-    rate, grads = (
-        keras_releases.learning_rate(optimizer),
-        keras_releases.gradients_of(call.arguments),
-    )  # before the step
+    rate = keras_releases.learning_rate(optimizer)  # before the step counts itself
+    grads = keras_releases.gradients_of(call.arguments)
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, grads)]
     yield
     variables = keras_releases.variables_of(optimizer, call.arguments)
