@@ -47,6 +47,9 @@ class Setting(NamedTuple):
     node: ast.expr | None = None
     """The code of a setting in Python."""
 
+    changes: bool = False
+    """Whether Python code changes the value that the setting has, as in `cfg.clip *= 2`."""
+
     command: str = ""
     """The command line that sets an option or a variable. Otherwise ''."""
 
@@ -104,7 +107,8 @@ def _in_python(module: Module) -> Iterator[Setting]:
     for node, path, code in [*_named_values(module.tree), *_options(module), *_set_by_text(module)]:
         value = _value(module, code)
         unknown = "" if value is not _UNKNOWN else ast.unparse(code)
-        yield Setting(path, *module.position(node), None if unknown else value, unknown, node)
+        changes = isinstance(code, ast.BinOp) and code.left is node
+        yield Setting(path, *module.position(node), None if unknown else value, unknown, node, changes)
 
 
 _UNKNOWN = object()

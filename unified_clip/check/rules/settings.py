@@ -22,7 +22,7 @@ from ...source.module import Module
 from ...source.project import Project
 from ...source.tree import last_name, shortened
 from .. import settings
-from ..clip_use import ClipUse, FoundClips, inner_values
+from ..clip_use import ClipUse, FoundClips, NamedValue, inner_values
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
 from ..settings import COMMENT, WORDS, Setting
 from ..trainer_files import GLOB, SOURCES, has_number
@@ -99,6 +99,9 @@ def named(
             config = ClipConfig(**{**rule.data(), "threshold": float(setting.value)})
             option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
             yield _named(path, setting, config=config, is_setting=True, option=option)
+        elif rule is not None and setting.changes:
+            why = AT_RUN_TIME.format(code=setting.code)
+            yield _named(path, setting, why_unknown=why, values=(NamedValue(setting.name, None),))
         elif setting.command and is_number(setting.value) and "_".join(setting.path).replace("-", "_") in options:
             yield _named(path, setting, why_unknown=OF_A_SCRIPT, is_setting=True, option=setting.name)
         elif (
