@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
+from unified_clip.check.rules.settings import MAY_BE_OFF
 from unified_clip.errors import ConfigError
 
 LINE = "{}optim.grad_clip = {}\n"
@@ -130,3 +131,10 @@ def test_a_word_of_off_is_no_clip(check: Check, value: str) -> None:
 @pytest.mark.parametrize("name", ["attribute.py", "a.yaml", "a.json"])
 def test_a_number_that_no_float_can_hold_is_unknown(check: Check, name: str) -> None:
     assert results(check, name, 10**399) == ["unknown"]
+
+
+def test_a_value_that_may_be_off_is_no_setting_without_a_reader(check: Check) -> None:
+    train = 'import torch\ndef train(config, ps):\n    torch.nn.utils.clip_grad_norm_(ps, config["grad_clip"])\n'
+    findings = check({"train.py": train, "a.yaml": "grad_clip: -1\n", "b.yaml": "other_grad_clip: -1\n"}).findings
+    reasons = {each.path: each.does for each in findings}
+    assert (MAY_BE_OFF in reasons["a.yaml"], MAY_BE_OFF in reasons["b.yaml"]) == (True, False)

@@ -47,6 +47,10 @@ NO_FORMAT = (
     f'format of a known trainer. If a known trainer reads this file, set "{GLOB}" in check.formats to the format of '
     "that trainer."
 )
+MAY_BE_OFF = (
+    "A clip reads this setting, but whether the value switches the clip off is unknown. If it does, declare the key by "
+    "an entry of check.key, with the value in off."
+)
 SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 
 ARGUMENT = re.compile(
@@ -80,6 +84,7 @@ def named(
     """
     near = [other for other in sources if patterns.is_near(other, path, root)]
     others: list[Setting] = []
+    of_clips: list[Setting] = []
     options = {use.option for use in clips if use.code}
     names = {name for use in clips for name in (use.attribute, use.option)}
 
@@ -110,14 +115,16 @@ def named(
             and (rule or (not is_known and is_like_clip))
         ):
             others.append(setting)
+            of_clips += [setting] if rule else []
     values = tuple(leaf for each in others for leaf in inner_values(each.value, each.name))
     module = project.readable(path) if path.suffix.lower() in SOURCES else None
     are_read = [module is None or _is_read(project, module, each, near) for each in others]
     if others and not any(are_read):
         yield _named(path, others[0], why_unknown=UNREAD, values=values, unused=others[0].name)
     elif others:
+        first = others[are_read.index(True)]
         why = WHY if module is not None else NO_FORMAT.replace(GLOB, GLOB.format(file=path.name))
-        yield _named(path, others[are_read.index(True)], why_unknown=why, values=values)
+        yield _named(path, first, why_unknown=MAY_BE_OFF if first in of_clips else why, values=values)
 
 
 def _named(path: Path, setting: Setting, **fields: Any) -> ClipUse:
