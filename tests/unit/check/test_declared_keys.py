@@ -138,3 +138,10 @@ def test_a_value_that_may_be_off_is_no_setting_without_a_reader(check: Check) ->
     findings = check({"train.py": train, "a.yaml": "grad_clip: -1\n", "b.yaml": "other_grad_clip: -1\n"}).findings
     reasons = {each.path: each.does for each in findings}
     assert (MAY_BE_OFF in reasons["a.yaml"], MAY_BE_OFF in reasons["b.yaml"]) == (True, False)
+
+
+def test_json_with_comments_keeps_its_lines_and_texts(check: Check) -> None:
+    text = '{\n/* of the first\n experiment */\n"limit": "a,]", // x\n"lr": 5.0,\n}\n'
+    declared = CLIP_CONFIG + KEY.format("norm").replace("optim.grad_clip", "limit")
+    finding = only_finding(check({"a.json": text}, declared))
+    assert (finding.line, finding.clip) == (4, "limit = 'a,]'")
