@@ -9,7 +9,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from ._command import (
@@ -120,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of unified_clip and frameworks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     # Each command's `run` imports its modules, and returns the exit status.
-    parity_command.add_parser(commands, _read_ported)
+    parity_command.add_parser(commands)
     check_command.add_run_check(record_command.add_parser(commands))
     compare_command.add_parser(commands)
     bench_command.add_parser(commands)
@@ -142,13 +141,6 @@ class _Version(argparse.Action):
 
         print("\n".join(_versions.lines()))
         raise SystemExit(0)
-
-
-def _read_ported(path: Path) -> Any:
-    """Read a report of `port`, for the modules of `parity`, which must not import `port`."""
-    from .port.report import build
-
-    return build.read(path)
 
 
 def _read_key(*declared: Any) -> Any:

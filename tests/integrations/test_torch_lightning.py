@@ -20,7 +20,7 @@ from support.trainers.torch_training import DATA, RATE, SCALE, Model, config, pl
 from unified_clip import ClipConfig
 from unified_clip.integrations import lightning_callback
 from unified_clip.integrations.lightning_callback import ClipCallback
-from unified_clip.port.port_file import port
+from unified_clip.port.port_files import port
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),

@@ -20,12 +20,9 @@ REPORTS = {
         "`unified-clip compare`",
         "Two runs of the [notebook](notebook.md): the first step that differs, and why",
     ),
-    "port.html": ("`unified-clip port`", "The training steps of the [porting guides](porting/README.md)"),
     "parity.html": ("`unified-clip parity`", "A small suite on NumPy, as `unified-clip parity init` writes it"),
 }
 """{file: command and content of the report}."""
-
-GUIDES = Path(__file__).parents[2] / "docs/porting"
 
 BEGIN = """# Gallery of reports
 
@@ -51,9 +48,6 @@ def write(folder: Path) -> None:
         run(0, "parity", "init", "gradients.npz")
         run(0, "parity", "--frameworks", "numpy")
         shutil.move(directory / "report/index.html", out / "parity.html")
-        for guide in sorted(GUIDES.glob("*/before.py")):
-            shutil.copy(guide, directory / f"{guide.parent.name}.py")
-        run(1, "port", ".", "--report", str(out / "port.html"))
 
 
 def run(status: int, *arguments: str) -> None:

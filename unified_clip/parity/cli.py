@@ -6,9 +6,8 @@ import argparse
 import dataclasses
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from .results import ParityReport
     from .suite.load import Suite
 
-ReadPorted = Callable[[Path], Mapping[str, Any]]
 
 OUT = Path("report")
 SUITE = Path("parity")
@@ -68,32 +66,29 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "choices": ("text", "github"),
         "help": f"print {FORMATS['text']} or {FORMATS['github']} (default: text)",
     },
-    "--ported": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "a JSON report of `unified-clip port`, to show on this run's HTML page",
-    },
 }
 """The default of each option is None or False."""
 
 RUN_ONLY = tuple(option for option in RUN_OPTIONS if option != "--frameworks")
 
-WHOLE_RUN = ("out", "accept", "format", "ported")
+WHOLE_RUN = ("out", "accept", "format")
 """`--case` rejects these options, because they need the results of all cases."""
 
 
 class _Retired(argparse.Action):
-    """An option of earlier versions. The list of known differences replaces it."""
+    """An option of earlier versions."""
 
     def __call__(self, parser: object, namespace: object, values: object, option_string: str | None = None) -> None:
-        raise UsageError(
-            f"{option_string} was removed: the list of known differences does its work. Remove {option_string}, run "
-            "unified-clip parity --accept once, and commit the list.",
-            "UC302",
+        instead = (
+            "the list of known differences does its work. Remove {}, run unified-clip parity --accept once, and commit "
+            "the list."
         )
+        if option_string == "--ported":
+            instead = "`unified-clip port` prints its own report. Remove {}."
+        raise UsageError(f"{option_string} was removed: {instead.format(option_string)}", "UC302")
 
 
-def add_parser(commands: Any, read_ported: ReadPorted) -> None:
+def add_parser(commands: Any) -> None:
     parity = commands.add_parser(
         "parity",
         help="check the results of unified_clip and of each framework against exact results",
@@ -110,9 +105,9 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     )
     for option, settings in RUN_OPTIONS.items():
         parity.add_argument(option, **settings)
-    for option in ("--baseline", "--strict", "--strict-bits"):
+    for option in ("--baseline", "--strict", "--strict-bits", "--ported"):
         parity.add_argument(option, dest=argparse.SUPPRESS, action=_Retired, nargs="?", help=argparse.SUPPRESS)
-    parity.set_defaults(run=partial(run, read_ported=read_ported))
+    parity.set_defaults(run=run)
     init = parity.add_subparsers(metavar="init").add_parser("init", help="write a small suite into this repository")
     init.add_argument(
         "gradients",
@@ -175,7 +170,7 @@ def _print_advice(
         print(safe(as_started(advice)))
 
 
-def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
+def run(options: argparse.Namespace) -> int:
     from .report import write
 
     whole = "unified-clip parity without --case"
@@ -186,7 +181,7 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
             write.remove(out)
         with busy("reading the suite"):
             suite = _suite(options)
-        return _run_cases(suite) if options.case else _run_suite(suite, options, out, read_ported)
+        return _run_cases(suite) if options.case else _run_suite(suite, options, out)
     except KeyboardInterrupt:
         return interrupted()
 
@@ -207,18 +202,14 @@ def _run(suite: Suite) -> ParityReport:
         return run_suite.run(suite, advance)
 
 
-def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:
-    """Run a suite, write its report, print a summary, and return the exit status.
-
-    The file of `--ported` is read before the run, so that an invalid file is reported at once.
-    """
+def _run_suite(suite: Suite, options: argparse.Namespace, out: Path) -> int:
+    """Run a suite, write its report, print a summary, and return the exit status."""
     from .report import github, terminal, write
 
-    ported = read_ported(options.ported) if options.ported else None
     atomic_files.make_directory(out)
     atomic_files.check_writable(out / "parity.json")
     report = _run(suite)
-    write.write(report, out, ported)
+    write.write(report, out)
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
         annotations = github.lines(report, suite.root) if options.format == "github" else None
         terminal.show(report, out, annotations, accepting=options.accept)

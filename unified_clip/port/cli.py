@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
     port.add_argument(
         "--force", action="store_true", help="with --write: also change files that are not committed in git"
     )
-    port.add_argument("--report", type=Path, metavar="FILE", help="write the report to a .json, .txt or .html file")
+    port.add_argument("--report", help=argparse.SUPPRESS)  # was an option until 1.0
     port.set_defaults(run=run)
 
 
@@ -63,6 +63,8 @@ def _check_options(options: argparse.Namespace) -> None:
     if options.native:
         advice = "The new code calls unified_clip.torch, which clips by PyTorch's rule. To call PyTorch's own functions"
         raise UsageError(f"--native is removed. {advice}, replace these calls by hand. Remove --native.")
+    if options.report:
+        raise UsageError("--report is removed. Write standard output to a file: --format json > port.json")
     if options.force and not options.write:
         raise UsageError("--force applies to --write only. Remove --force, or add --write.")
 
@@ -78,8 +80,6 @@ def run(options: argparse.Namespace) -> int:
 
     _check_options(options)
     target = _target(options)
-    if options.report:
-        build.writer(options.report)
     paths = port_files.sources(*options.paths)
     ported: list[PortedFile] = []
     try:
@@ -91,8 +91,6 @@ def run(options: argparse.Namespace) -> int:
                 port_files.check_clean([file.path for file in ported if file.is_changed])
             port_files.write(ported)
         report = build.build_report(ported, unreadable, target, written=options.write)
-        if options.report:
-            build.write(options.report, report)
         _print(options, report, ported)
     except KeyboardInterrupt:
         written = sum(map(port_files.is_written, ported)) if options.write else 0

@@ -5,18 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from ..errors import ConfigError
-from ..source import unused_result
 from ..source.edits import Edits
 from ..source.module import Module
 from ..source.scopes import Assignment
 from ..source.tree import Target as NameNode
-from ..source.tree import arguments_of, first_name, keywords_of, names_in, text_of
+from ..source.tree import arguments_of, first_name, keywords_of, names_in
 from .catalog import same_positions
 from .found_clip import FoundClip
 from .gradient_flow import Gradients
 from .ported_clip import PortedClip, Target, Verdict
-from .to_config import of_family
 
 
 class FileRewrite:
@@ -28,38 +25,25 @@ class FileRewrite:
         self.sites = {
             clip: PortedClip(*module.position(clip.node), clip.name, module.line(clip.node)) for clip in clips
         }
-        self.rule = ""
-
-    def why_unused(self, clip: FoundClip) -> str:
-        """Return why no code uses the result of a clip, or ''."""
-        assert clip.call is not None
-        try:
-            unused_result.check(self.module, clip.call)
-        except ConfigError as error:
-            return str(error)
-        return ""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
-    def flag(self, clip: FoundClip, reason: str) -> None:
-        self._decide(clip, "flagged", reason)
+    def flag(self, clip: FoundClip, reason: str, rule: str = "") -> None:
+        self._decide(clip, "flagged", reason, rule)
 
-    def leave(self, clip: FoundClip, reason: str) -> None:
-        self._decide(clip, "left", reason)
-
-    def rewrite(self, clip: FoundClip, replacement: str, family: str = "") -> None:
-        site = self._decide(clip, "rewritten")
-        site.becomes, site.becomes_meaning = replacement, of_family(site.meaning, family)
+    def leave(self, clip: FoundClip, reason: str, rule: str = "") -> None:
+        self._decide(clip, "left", reason, rule)
 
     def rename(self, clip: FoundClip, framework: str) -> None:
         module, name = f"unified_clip.{framework}", clip.function.replacement
         assert isinstance(clip.node, ast.Name | ast.Attribute)
         self.renames.add(clip.node, module, name)
-        self.rename_arguments(clip)
-        self.rewrite(clip, f"{module}.{name}")
+        self._rename_arguments(clip)
+        self._decide(clip, "rewritten")
+        self.sites[clip].becomes = f"{module}.{name}"
 
-    def rename_arguments(self, clip: FoundClip) -> None:
+    def _rename_arguments(self, clip: FoundClip) -> None:
         """Rename keyword arguments. Pass positional arguments by name if the replacement has another order."""
         if clip.call is None:
             return
@@ -72,13 +56,9 @@ class FileRewrite:
             if not argument.keyword and not argument.star:
                 self.edits.pass_by_keyword(argument, name)
 
-    def check(self, clip: FoundClip, *checks: str) -> None:
-        self.sites[clip].checks += checks
-
-    def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> PortedClip:
+    def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "", rule: str = "") -> None:
         site = self.sites[clip]
-        site.verdict, site.reason, site.rule = verdict, reason, self.rule
-        return site
+        site.verdict, site.reason, site.rule = verdict, reason, rule
 
 
 class Renames:
@@ -88,7 +68,7 @@ class Renames:
         self._module, self._edits = module, edits
         self._replacements: dict[NameNode, tuple[str, str]] = {}
         self._changed: dict[ast.ImportFrom | ast.Import, dict[ast.alias, str]] = {}
-        """{import statement: {removed name: its replacement, or '' for none}}"""
+        """{import statement: {removed name: its replacement}}"""
 
         self._modules: dict[ast.ImportFrom | ast.Import, str] = {}
 
@@ -147,17 +127,6 @@ class Renames:
             return
         for node in nodes:
             self._replace(node)
-        is_dotted = alias.name.count(".") + (alias.asname is not None) > 0
-        if all_change and is_dotted and not self._is_named_in_text(assignment.name):
-            self._changed.setdefault(statement, {})[alias] = ""
-
-    def _is_named_in_text(self, name: str) -> bool:
-        """Return whether a text names an import, as in __all__, or in an annotation such as "torch.Tensor"."""
-        for node in self._module.nodes:
-            text = text_of(node)
-            if text == name or (text is not None and name in text and self._module.is_annotation(node)):
-                return True
-        return False
 
     def _replace(self, node: NameNode) -> None:
         module, name = self._replacements[node]
@@ -178,14 +147,13 @@ class Renames:
         return self._module.parents[assignment.node] is self._module.tree
 
     def _change_import(self, statement: ast.Import | ast.ImportFrom, changed: dict[ast.alias, str]) -> None:
-        names = ", ".join(sorted({name for name in changed.values() if name}))
-        new = [f"from {self._modules[statement]} import {names}"] if names else []
+        names = ", ".join(sorted(changed.values()))
+        new = f"from {self._modules[statement]} import {names}"
         if len(changed) == len(statement.names):
-            self._edits.rewrite(statement, new)
-            return
-        self._edits.remove_names(statement, [*changed])
-        for line in new:
-            self._edits.insert_after(statement, line)
+            self._edits.replace(statement, new)
+        else:
+            self._edits.remove_names(statement, [*changed])
+            self._edits.insert_after(statement, new)
 
 
 def is_name_taken(module: Module) -> bool:

@@ -1,4 +1,4 @@
-"""Port many files in parallel. If one file cannot be written, no file is changed."""
+"""Port files, many of them in parallel. If one file cannot be written, no file is changed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from .._kit.coded_error import CodedError
 from .._kit.parse import TOO_DEEP, UnreadableSourceError
 from ..source import local_imports
 from ..source.directories import files_below
+from ..source.module import Module
 from ..source.project import Project
-from .catalog import clip_pattern
-from .port_file import port
-from .ported_clip import PortedFile, Target, UnreadableFile
+from . import suggested_code, verdicts
+from .catalog import clip_pattern, may_clip
+from .file_rewrite import FileRewrite
+from .find import find, identifiers
+from .ported_clip import UNUSED, PortedFile, Target, UnreadableFile
 
 FORCE = "To change the files anyway, add --force."
 PYTHON = ("", ".py", ".pyi", ".pyw")
@@ -64,6 +67,32 @@ def _below(path: Path) -> list[Path]:
         remedy = "Pass another path. To port a skipped directory, pass the path of that directory."
         raise PortError(f"{path}: there are no Python files in this directory. {skipped}. {remedy}")
     return files
+
+
+def port(
+    path: Path, content: bytes, target: Target = "torch", *, edit: bool = True, module: Module | None = None
+) -> PortedFile:
+    """Port the clips of one file. With `edit=False`, only report them, which takes less time.
+
+    module: The parsed file, if it is parsed already.
+    """
+    module = module or Module(content, path)
+    if not clip_pattern().search(content) or not may_clip(identifiers(module)):
+        return PortedFile(path, content, content)
+    clips = find(module)
+    file = FileRewrite(module, clips, target)
+    verdicts.decide(file)
+    # Calls that clamp something other than gradients are not reported.
+    reported = [clip for clip in clips if not (clip.function.quiet and file.sites[clip].verdict == "left")]
+    for clip in reported:
+        site = file.sites[clip]
+        if site.verdict == "flagged" and site.rule != UNUSED:
+            site.suggestion = suggested_code.suggested_lines(module, clip, target, file.gradients)
+    sites = sorted((file.sites[clip] for clip in reported), key=lambda site: (site.line, site.column))
+    if not edit:
+        return PortedFile(path, content, content, sites)
+    file.renames.apply()
+    return PortedFile(path, content, file.edits.to_bytes(), sites)
 
 
 def port_all(

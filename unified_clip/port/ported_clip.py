@@ -12,8 +12,11 @@ from ..config.clip_config import ClipConfig
 Verdict = Literal["rewritten", "flagged", "left"]
 Target = Literal["torch", "drop-in"]
 
-UNUSED = "function.flag_unused"
+UNUSED = "unused"
 """The `rule` of a call whose result no code uses."""
+
+OFF = "off"
+"""The `rule` of a trainer's argument whose value switches clipping off."""
 
 SET_OUTSIDE = "might be set in a file, on the command line, or by arguments such as **kwargs"
 
@@ -43,14 +46,11 @@ class PortedClip:
 
     becomes: str = ""
 
-    becomes_meaning: Meaning | None = None
-
     reason: str = ""
 
     suggestion: list[str] = field(default_factory=list)
-    checks: list[str] = field(default_factory=list)
-
     rule: str = ""
+    """UNUSED, OFF or ''."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ class PortedFile:
     before: bytes
     after: bytes
     sites: Sequence[PortedClip] = ()
-    by_hand: Sequence[str] = ()
 
     @property
     def is_changed(self) -> bool:

@@ -15,9 +15,22 @@ from .catalog import KERAS_RULES, TrainerSetting, clip_function, same_positions
 from .found_clip import Arguments, FoundClip, entries_of, number_of
 from .gradient_flow import Gradients
 from .ported_clip import Target
-from .steps.paddle_clips import SELECTING_ARGUMENTS, is_static
-from .steps.paddle_optimizers import may_have_groups
 from .to_config import UnsureError, has_several_limits, meaning, rule_of, uses_other_norm
+
+SELECTING_ARGUMENTS = {
+    "need_clip": "need_clip= selects the parameters to clip. Clip only these parameters by hand, before each "
+    "optimizer.step().",
+    "group_name": "group_name= is used in static programs only. Remove group_name=.",
+    "auto_skip_clip": "With auto_skip_clip=, Paddle clips only if the norm exceeds the threshold or is NaN. Remove "
+    "auto_skip_clip=.",
+}
+"""{argument that only Paddle's clips have: why a clip with this argument is flagged}"""
+
+STATIC = re.compile(
+    r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
+    r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
+)
+DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
 WITHOUT_EFFECT = ("name", "foreach", "program")
@@ -39,7 +52,7 @@ def suggested_lines(module: Module, clip: FoundClip, target: Target, gradients: 
         return _for_setting(module, clip, clip.setting)
     rule, _, values = rule_of(module, clip)
     if not rule:
-        return _for_entry(module, clip)
+        return _for_entry(module, clip) or _same_call(module, clip)
     if target == "torch" and (clip.arguments.passed.keys() - _expressed(clip) or other_variable(gradients, clip)):
         return _same_call(module, clip)
     limits = ", ".join(module.code(value) for value in values if value is not None) or "threshold"
@@ -151,7 +164,8 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
     optimizer = clip.call if is_limit else _optimizer_of(module, clip)
     name, config = _variable(module, optimizer), _config(module, clip)
     argument = keywords_of(optimizer).get("parameters") if optimizer is not None else None
-    may_be_grouped = argument is None or may_have_groups(module, argument.value)
+    code = module.code(argument.value) if argument is not None else ""
+    may_be_grouped = "parameters()" not in code or "{" in code
     if is_limit or clip.function.rule != "global_norm" or not may_be_grouped:
         return ["import unified_clip", f"{config}.attach_to({name})  # once, before the first step"]
     variable = _clip_variable(config)
@@ -275,3 +289,18 @@ def _setting_call(module: Module, clip: FoundClip) -> ast.Call | None:
         if passed is not None and function is not None and "param_list" in function.parameters:
             return passed[0]
     return None
+
+
+def is_static(module: Module) -> bool:
+    """Return whether a file uses static programs, as in paddle.fluid without dygraph."""
+    used = module.used_names
+    in_fluid = any(name.startswith("paddle.fluid.") for name in used)
+    eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
+    return any(map(STATIC.match, used)) or _uses_default_program(module) or (in_fluid and not eager)
+
+
+def _uses_default_program(module: Module) -> bool:
+    """Ignore the attribute random_seed, because code in dynamic mode sets random_seed, too."""
+    calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
+    parents = [module.parents[call] for call in calls]
+    return any(not isinstance(parent, ast.Attribute) or parent.attr != "random_seed" for parent in parents)

@@ -138,9 +138,3 @@ def _argument(module: Module, node: ast.AST) -> str:
     passed = module.argument(node)
     keyword = passed[1].keyword if passed is not None else ""
     return f"{keyword}={module.code(node)}" if keyword else module.code(node)
-
-
-def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    if meaning is None or not family or meaning.config.rule == "value":
-        return meaning
-    return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

@@ -11,6 +11,6 @@ values.value_of(project, module, node)   # the value, if the code fixes it, and 
 
 edits = Edits(module)
 edits.replace(node, "code")              # edits are spans of the text: the rest of the file stays as it is
-edits.insert_before(statement, ["line"])
+edits.insert_after(statement, "line")
 edits.to_bytes()
 """

@@ -7,20 +7,15 @@ Comments inside a replaced span are written above the statement.
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .._kit.parse import UnreadableSourceError
 from .module import Module
-from .text import Span, Token, indented
+from .text import Span, Token
 from .tree import Argument, names_in, sorted_nodes, text_of
 
-Lines = Sequence[str] | Callable[[], Sequence[str]]
-"""New lines of code, or a function that returns them. The function is called after all edits are known."""
-
 IMPORTS = (ast.Import, ast.ImportFrom)
-
 
 NO_TOKEN = Token(0, 0, "", 0)
 
@@ -35,17 +30,13 @@ class Edits:
     def __init__(self, module: Module) -> None:
         self._module, self._text = module, module.text
         self._edits: list[Edit] = []
-        self._before: dict[ast.stmt, list[Lines]] = {}
         self._after: dict[ast.stmt, list[str]] = {}
-        self._rewritten: dict[ast.stmt, Lines] = {}
         self._imports: set[str] = set()
         self._dropped: dict[ast.stmt, list[str]] = {}
-        """{statement: comments inside its removed or replaced code}"""
+        """{statement: comments inside its replaced code}"""
 
-    # -- collecting
-
-    def replace(self, node: ast.expr, code: str) -> None:
-        """Replace an expression. Parentheses around it stay."""
+    def replace(self, node: ast.expr | ast.Import | ast.ImportFrom, code: str) -> None:
+        """Replace an expression or an import. Parentheses around an expression stay."""
         self._add(node, self._text.span(node), code)
 
     def pass_by_keyword(self, argument: Argument, keyword: str) -> None:
@@ -56,9 +47,6 @@ class Edits:
         start, _ = self._text.span(argument.node)
         self._edits.append(Edit(start, start + len(argument.keyword), keyword))
 
-    def remove_argument(self, argument: Argument) -> None:
-        self._remove_item(argument.node, self._module.span(argument.node))
-
     def remove_names(self, statement: ast.Import | ast.ImportFrom, names: Sequence[ast.alias]) -> None:
         """Remove some names of an import. At least one name has to stay."""
         last = max(number for number, name in enumerate(statement.names) if name not in names)
@@ -68,24 +56,13 @@ class Edits:
         if at_end := statement.names[last + 1 :]:
             self._remove_item(at_end[0], (self._text.span(at_end[0])[0], self._text.span(at_end[-1])[1]))
 
-    def insert_before(self, statement: ast.stmt, lines: Lines) -> None:
-        """Insert lines above a statement. Lines that are there already are not inserted again."""
-        self._before.setdefault(statement, []).append(lines)
-
     def insert_after(self, statement: ast.stmt, line: str) -> None:
+        """Insert a line below a statement. The same line is inserted only once."""
         self._after.setdefault(statement, []).append(line)
-
-    def rewrite(self, statement: ast.stmt, lines: Lines) -> None:
-        """Replace a statement. Without lines, the statement is removed."""
-        self._rewritten[statement] = lines
 
     def add_import(self, module: str) -> None:
         """Import a module below the imports of the file."""
         self._imports.add(module)
-
-    def updated(self, node: ast.AST) -> str:
-        """Return the code of a node after the edits inside it."""
-        return self._applied(*self._module.span(node), self._edits)
 
     def _add(self, node: ast.AST, span: Span, code: str) -> None:
         if self._module.is_misplaced(node):
@@ -123,73 +100,33 @@ class Edits:
     # -- applying
 
     def to_bytes(self) -> bytes:
-        edits = [*self._edits]
-        for statement in {**self._before, **self._after, **self._rewritten, **self._dropped}:
-            edits += self._of_statement(statement)
-        edits += self._new_imports()
-        content = self._module.content
+        edits = [*self._edits, *self._new_imports()]
+        for statement, comments in self._dropped.items():
+            start = self._start(statement)
+            above = "".join(f"{comment}{self._text.newline}{self._text.indentation(start)}" for comment in comments)
+            edits += [Edit(start, start, above)] * bool(comments)
+        for statement, lines in self._after.items():
+            start, end = self._text.span(statement)
+            for line in dict.fromkeys(lines):
+                edits.append(self._line_at(self._text.next_line(end), f"{self._text.indentation(start) or ''}{line}"))
         if not edits:
+            content = self._module.content
             return content if isinstance(content, bytes) else content.encode()
-        return self._text.to_bytes(self._applied(0, len(self._text.text), edits))
+        return self._text.to_bytes(self._applied(edits))
 
-    def _applied(self, start: int, end: int, edits: Sequence[Edit]) -> str:
-        """Return a part of the text after the edits inside it. An edit inside of a longer edit is dropped."""
-        parts, place = [], start
+    def _applied(self, edits: Sequence[Edit]) -> str:
+        """Return the text after all edits. An edit inside of a longer edit is dropped."""
+        parts, place = [], 0
         for edit in sorted(edits, key=lambda each: (each.start, each.start != each.end, -each.end)):
-            if place <= edit.start and edit.end <= end:
+            if place <= edit.start:
                 parts += [self._text.text[place : edit.start], edit.text]
                 place = edit.end
-        return "".join([*parts, self._text.text[place:end]])
-
-    def _of_statement(self, statement: ast.stmt) -> Iterator[Edit]:
-        start, end = self._start(statement), self._text.span(statement)[1]
-        before = [*dict.fromkeys(line for lines in self._before.get(statement, ()) for line in _called(lines))]
-        comments = self._dropped.get(statement, [])
-        lines = _called(self._rewritten.get(statement, ()))
-        if statement in self._rewritten:
-            comments = self._text.comments(start, end)
-        above = [*_lost(comments, "\n".join([*before, *lines])), *before]
-        if statement in self._rewritten and not lines:
-            yield self._removal(statement, start, end, above)
-        elif statement in self._rewritten:
-            yield Edit(start, end, self._joined(statement, [*above, *lines]))
-        elif above:
-            yield Edit(start, start, self._joined(statement, [*above, ""]))
-        for line in dict.fromkeys(self._after.get(statement, ())):
-            yield self._line_at(self._text.next_line(end), f"{self._text.indentation(start) or ''}{line}")
+        return "".join([*parts, self._text.text[place:]])
 
     def _start(self, statement: ast.stmt) -> int:
         decorators = getattr(statement, "decorator_list", [])
         start = self._text.span(decorators[0] if decorators else statement)[0]
         return self._text.text.rindex("@", 0, start) if decorators else start
-
-    def _joined(self, statement: ast.stmt, lines: Sequence[str]) -> str:
-        before = self._text.indentation(self._start(statement))
-        if before is None or not self._module.has_own_line(statement):
-            if any("\n" in line or line.startswith("#") for line in lines):
-                raise ValueError(f"line {statement.lineno} contains several statements")
-            return "; ".join(lines)
-        code = [indented(line, before, self._text.indent, self._text.newline) for line in lines]
-        return f"{self._text.newline}{before}".join(code)
-
-    def _removal(self, statement: ast.stmt, start: int, end: int, above: Sequence[str]) -> Edit:
-        """Remove the lines of a statement, and the blank lines above it. The comment beside it gets its own line."""
-        outer, field = self._module.block(statement)
-        if getattr(outer, field) == [statement] or not self._module.has_own_line(statement):
-            return Edit(start, end, self._joined(statement, [*above, "pass"]))
-        next_line = self._text.next_line(end)
-        beside = next(
-            (token for token in self._text.tokens if end <= token.start < next_line and token.text[0] == "#"), None
-        )
-        if beside is not None:
-            return Edit(start, beside.start, self._joined(statement, [*above, ""]))
-        if above:
-            return Edit(start, end, self._joined(statement, above))
-        number = line = self._text.line_at(start)
-        while number > 1 and self._text.line(number - 1).lstrip()[:1] in ("", "#"):
-            number -= 1
-        has_comment = any(self._text.line(each).strip() for each in range(number, line))
-        return Edit(self._text.line_span(line if has_comment else number)[0], next_line, "")
 
     def _line_at(self, place: int, line: str) -> Edit:
         newline, text = self._text.newline, self._text.text
@@ -218,7 +155,6 @@ class Edits:
         """Return the last import of the file before the first use of the package, or None."""
         package = name.partition(".")[0]
         used = [edit.start for edit in self._edits if edit.text.startswith(package)]
-        used += [self._text.span(statement)[0] for statement in (*self._before, *self._rewritten)]
         above = None
         for number, statement in enumerate(body):
             is_docstring = number == 0 and isinstance(statement, ast.Expr) and text_of(statement.value) is not None
@@ -238,18 +174,3 @@ def _imports(statement: ast.stmt) -> bool:
 
 def _names(statement: ast.stmt, name: str) -> bool:
     return any(name in names_in(node) for node in sorted_nodes(statement))
-
-
-def _called(lines: Lines) -> Sequence[str]:
-    return lines() if callable(lines) else lines
-
-
-def _lost(comments: Sequence[str], code: str) -> list[str]:
-    """Return the comments that new code does not contain."""
-    left = Counter({comment: code.count(comment) for comment in comments})
-    lost = []
-    for comment in comments:
-        left[comment] -= 1
-        if left[comment] < 0:
-            lost.append(comment)
-    return lost

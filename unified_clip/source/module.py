@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import cast
 
 from .scopes import Assignment, Scope, Scopes
-from .tree import DEFINITIONS, SyntaxTree, Target, first_name, is_name, sorted_nodes, text_of
+from .tree import DEFINITIONS, SyntaxTree, Target, first_name, is_name
 
 SELF = ("self", "cls")
 
@@ -130,12 +130,6 @@ class Module(SyntaxTree):
         first = first_name(node)
         return first is not None and not self.scope(first).is_bound(first.id)
 
-    def only_target(self, node: ast.AST) -> ast.expr | None:
-        parent = self.parents[node]
-        if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
-            return parent.targets[0]
-        return parent.target if isinstance(parent, ast.AnnAssign) else None
-
     def binding(self, node: ast.AST | None) -> Binding:
         if isinstance(node, ast.Name):
             assignments = self.scope(node).find(node.id)
@@ -195,62 +189,6 @@ class Module(SyntaxTree):
                     break
             inner = outer
         return BoundValue(None, path)
-
-    # -- the same expression elsewhere
-
-    def has_same_value_at(self, node: ast.AST, place: ast.AST) -> bool:
-        """Return whether an expression has the same value at `place`. Assume that equal calls return equal values."""
-        here, there = self.scope(node), self.scope(place)
-        nodes = sorted_nodes(node)
-        names = [inner.id for inner in nodes if isinstance(inner, ast.Name)]
-        for name in names:
-            if name not in SELF and (here.find(name) != there.find(name) or not self._is_constant(name, node)):
-                return False
-        if any(len(self.binding(inner).bounds) > 1 for inner in nodes if isinstance(inner, ast.Attribute)):
-            return False
-        owners = [self.enclosing(inner, ast.ClassDef) for inner in (node, place)]
-        is_method = any(there.find(name) for name in SELF)
-        return not {*SELF}.intersection(names) or (owners[0] is owners[1] and is_method)
-
-    def _is_constant(self, name: str, node: ast.AST) -> bool:
-        assignments = self.scope(node).find(name)
-        if len(assignments) != 1:
-            return not assignments  # a builtin
-        loop = self.enclosing(assignments[0].node, ast.For, ast.AsyncFor, ast.While, *_FUNCTIONS)
-        if not isinstance(loop, ast.For | ast.AsyncFor | ast.While):
-            return True
-        return self.block(node) == self.block(assignments[0].node) or self.block(node) == (loop, "body")
-
-    def block(self, node: ast.AST) -> tuple[ast.AST, str]:
-        """Return (statement or module, name of the field) of the list of statements around a node."""
-        statement = self.statement(node)
-        outer = self.parents[statement]
-        fields = ((name, value) for name, value in ast.iter_fields(outer) if isinstance(value, list))
-        return outer, next(name for name, value in fields if statement in value)
-
-    # -- the same attribute on other objects
-
-    def uses_on_other_objects(self, binding: Binding) -> list[ast.AST]:
-        if "." not in binding.text:
-            return []
-        name, owner = cast(tuple[str, ast.ClassDef], binding.key)
-        own = set(map(id, self.attributes.get((owner, name), ())))
-        uses: list[ast.AST] = []
-        for node in self.nodes:
-            if isinstance(node, ast.Attribute) and node.attr == name:
-                if id(node) not in own and not self.full_name(node) and not self._is_of_other_class(node, owner):
-                    uses.append(node)
-            elif isinstance(node, ast.Call) and is_name(node.func, "getattr") | is_name(node.func, "setattr"):
-                uses += [node for inner in sorted_nodes(node) if text_of(inner) == name]
-        return uses
-
-    def _is_of_other_class(self, node: ast.Attribute, owner: ast.ClassDef) -> bool:
-        other = self.enclosing(node, ast.ClassDef)
-        if other is None or not is_of_self(node):
-            return False
-        bases = {self.code(base) for definition in (other, owner) for base in definition.bases}
-        has_own = any(self.is_target(attribute) for attribute in self.attributes.get((other, node.attr), ()))
-        return has_own and not bases & {other.name, owner.name}
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

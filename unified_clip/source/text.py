@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from .._kit.parse import UnreadableSourceError, decoded, parse_python
+from .._kit.parse import UnreadableSourceError, decoded
 
 LINE_END = re.compile(r"\r\n?|\n")
 BLANK = " \t\f"
@@ -134,12 +134,6 @@ class Text:
         line = self.line_at(offset)
         return self.indentation(offset) is not None and not (line > 1 and self.line(line - 1).endswith("\\"))
 
-    @cached_property
-    def indent(self) -> str:
-        """The indentation of the first indented block."""
-        match = re.search(r":[^\n\r]*[\n\r]+([ \t]+)\S", self.text)
-        return match[1] if match else "    "
-
 
 def _end(node: ast.expr) -> tuple[int, int]:
     assert node.end_lineno is not None
@@ -164,16 +158,3 @@ def on_one_line(code: str) -> str:
     except (tokenize.TokenError, IndentationError):
         return " ".join(code.split())  # a statement
     return "".join(parts)[1:-1].strip()
-
-
-def indented(code: str, before: str, unit: str, newline: str) -> str:
-    """Indent the statements inside of a statement. Other lines, such as lines of a string, keep their text."""
-    starts = (
-        {node.lineno for node in ast.walk(parse_python(code)) if isinstance(node, ast.stmt)} if "\n" in code else ()
-    )
-    lines = LINE_END.split(code)
-    for number in range(2, len(lines) + 1):
-        if number in starts:
-            rest = lines[number - 1].lstrip(" ")
-            lines[number - 1] = before + unit * ((len(lines[number - 1]) - len(rest)) // 4) + rest
-    return newline.join(lines)

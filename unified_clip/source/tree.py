@@ -170,13 +170,6 @@ class SyntaxTree:
         rest = self.text.text[end : self.text.line_span(self.text.line_at(end))[1]].lstrip(" \t\f;")
         return self.text.starts_line(start) and (not rest or rest.startswith("#"))
 
-    def unused_name(self, name: str, within: ast.AST | None = None) -> str:
-        nodes = self.nodes if within is None else sorted_nodes(within)
-        used = {name for inner in nodes for name in names_in(inner)}
-        while name.rpartition(".")[2] in used:
-            name += "_"
-        return name
-
     @cached_property
     def calls(self) -> list[ast.Call]:
         return [node for node in self.nodes if isinstance(node, ast.Call)]

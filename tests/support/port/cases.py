@@ -17,7 +17,6 @@ starts a part of the results, in which each line begins with the line of its cli
     meaning  the clip configuration with the same effect, and the code of a threshold that is known at run time
     reason   why the clip is not rewritten
     write    the suggested lines
-    check    what to check after the rewrite
 
 To write the expected results of all cases as the command is now, run this file, and read the diff. Only the parts that
 a case names are written, and the diff.
@@ -34,7 +33,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from unified_clip.port.port_file import port
+from unified_clip.port.port_files import port
 from unified_clip.port.ported_clip import Meaning, PortedClip, PortedFile, Target
 
 CASES = Path(__file__).parents[2] / "data/port/cases"
@@ -124,7 +123,6 @@ PARTS: dict[str, Callable[[PortedClip], list[str]]] = {
     "meaning": lambda site: _meaning(site.meaning),
     "reason": lambda site: [site.reason] if site.reason else [],
     "write": lambda site: site.suggestion,
-    "check": lambda site: site.checks,
 }
 
 

@@ -30,10 +30,9 @@ def site(
     line: int = 12,
     text: str = "",
     becomes: str = "",
-    after: Meaning | None = None,
     **fields: Any,
 ) -> PortedClip:
-    return PortedClip(line, 4, name, text, verdict, meaning, becomes, after, **fields)
+    return PortedClip(line, 4, name, text, verdict, meaning, becomes, **fields)
 
 
 def report_of(
@@ -47,14 +46,19 @@ def report_of(
 
 def report_with_everything(evil: str = "") -> Report:
     """Return a report with a clip of each kind. `evil`: a text to be in every text from source."""
-    rate = "the learning rate, since this step is made once for all gradients, and the old one once for each" + evil
     train = [
-        site(TORCH, CLIP, becomes=MINE, after=CLIP, text=f"{TORCH}(model.parameters(), 1.0){evil}", checks=[rate]),
-        site(TORCH, at_run_time(f"args.clip{evil}"), line=20, becomes=MINE, after=at_run_time(f"args.clip{evil}")),
-        site(TORCH, CLIP, line=30, becomes=MINE, after=CLIP, checks=[rate]),
+        site(TORCH, CLIP, becomes=MINE, text=f"{TORCH}(model.parameters(), 1.0){evil}"),
+        site(TORCH, at_run_time(f"args.clip{evil}"), line=20, becomes=MINE),
+        site(TORCH, CLIP, line=30, becomes=MINE),
     ]
     old = [
-        site(f"paddle.fluid.clip.GradientClipByGlobalNorm{evil}", PADDLE, line=3, becomes=TORCH, after=CLIP),
+        site(
+            f"paddle.fluid.clip.GradientClipByGlobalNorm{evil}",
+            PADDLE,
+            verdict="flagged",
+            line=3,
+            reason=f"a step of Paddle{evil}",
+        ),
         site(
             f"tensorflow.keras.optimizers.Adam{evil}(clipnorm=)",
             Meaning(ClipConfig(rule="norm", threshold=1.0, family="tensorflow")),

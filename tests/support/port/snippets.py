@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from unified_clip.port.port_file import port
+from unified_clip.port.port_files import port
 from unified_clip.port.ported_clip import PortedClip, Target
 
 PADDLE = """\

@@ -15,7 +15,7 @@ from support.port.cases import CASES, TARGETS, Case, as_text, cases, port_case, 
 from unified_clip import cli
 from unified_clip.port.catalog import clip_pattern, may_clip
 from unified_clip.port.find import identifiers
-from unified_clip.port.port_file import port
+from unified_clip.port.port_files import port
 from unified_clip.port.ported_clip import Target
 from unified_clip.source.module import Module
 

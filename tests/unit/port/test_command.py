@@ -152,17 +152,10 @@ def test_a_second_run_changes_nothing(run: Run) -> None:
     assert {path.name: path.read_bytes() for path in Path.cwd().iterdir()} == before
 
 
-@pytest.mark.parametrize("suffix", ["json", "txt", "html"])
-def test_the_report_is_written_to_the_passed_path(run: Run, suffix: str) -> None:
-    run(".", "--report", f"out.{suffix}", a=CERTAIN)
-    assert "unified_clip.torch.clip_grad_norm_" in Path(f"out.{suffix}").read_text()
-
-
-def test_a_report_with_an_unknown_suffix_is_rejected_before_files_are_written(run: Run) -> None:
-    status, _, err = run(".", "--write", "--force", "--report", "out.pdf", a=CERTAIN)
-    assert status == 2
-    assert "out.pdf: the name of a report must end in .txt or .json or .html" in err
-    assert Path("a.py").read_text() == CERTAIN
+def test_the_removed_option_report_names_what_to_do(run: Run) -> None:
+    status, _, err = run(".", "--write", "--force", "--report", "out.json", a=CERTAIN)
+    assert (status, Path("a.py").read_text()) == (2, CERTAIN)
+    assert "--format json > port.json" in err
 
 
 def test_json_is_the_report(run: Run) -> None:

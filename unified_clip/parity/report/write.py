@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from ..._kit import atomic_files
 from ..results import ParityReport
@@ -25,11 +24,11 @@ def remove(out: Path) -> None:
             raise atomic_files.unwritable(path, error) from None
 
 
-def write(report: ParityReport, out: Path, ported: Any = None) -> None:
+def write(report: ParityReport, out: Path) -> None:
     """Write all files of a report, or none of them if an error occurs."""
     atomic_files.make_directory(out)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     contents: tuple[str | bytes, ...] = (
-        data, page.render(report, ported), markdown.as_markdown(report), junit.as_xml(report),
+        data, page.render(report), markdown.as_markdown(report), junit.as_xml(report),
     )  # fmt: skip
     atomic_files.write_all({out / name: content for name, content in zip(FILES, contents, strict=True)})

@@ -1,4 +1,4 @@
-"""The report of `unified-clip port`: the same data for JSON, for HTML and for the terminal.
+"""The report of `unified-clip port`: the same data for JSON and for the terminal.
 
 To write its JSON Schema, type `python -m unified_clip.port.report.model > docs/port.schema.json`.
 """
@@ -6,47 +6,18 @@ To write its JSON Schema, type `python -m unified_clip.port.report.model > docs/
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from typing_extensions import Self
 
 from ..._kit.display import safe
 from ..._kit.report_model import Real, ReportModel, json_schema
-from ...config.explain import describe
-from ...config.explain.compare import Outcome
 from ..ported_clip import Target, Verdict
 
 
-class WorkedExample(ReportModel):
-    """The result of a clip on example gradients."""
-
-    of: str
-    """A description of the example gradients."""
-
-    outcome: Outcome
-    norm: Real
-    """The total norm before the clip. Excluded gradients are not part of the norm."""
-
-    coef: Real | None
-    """The clip coefficient, or null if the step is skipped or an error is raised."""
-
-    norm_clipped: Real | None
-    """The total norm after the clip, or null if the step is skipped or an error is raised."""
-
-    results: dict[str, list[Real]] | None
-    """The first elements of the first few gradients after the clip, by name, or null if the step is skipped or an error
-    is raised."""
-
-    @property
-    def result(self) -> str:
-        if self.norm_clipped is None or self.outcome == "unchanged":
-            return self.outcome
-        return f"the total norm becomes {describe.number_text(self.norm_clipped)}"
-
-
 class ClipMeaning(ReportModel):
-    """The effect of one or more clips: a text, a configuration, and results on example gradients."""
+    """The effect of one or more clips: a text and a configuration."""
 
     number: int
     """The position of this entry in `meanings`, counted from 1."""
@@ -54,49 +25,10 @@ class ClipMeaning(ReportModel):
     sentences: list[str]
     threshold: str
     """The code of a threshold that is only known at run time, or an empty string. If the code is not empty, the
-    examples use a threshold of 1."""
+    threshold of `config` is 1."""
 
     config: dict[str, Any]
     """A clip configuration with the same effect. docs/clip_config.schema.json describes its keys."""
-
-    worked: list[WorkedExample]
-
-
-class SettingDifference(ReportModel):
-    """A setting that differs between a clip and its replacement, such as eps."""
-
-    about: str
-    before: str
-    after: str
-
-
-class ComparedExample(ReportModel):
-    """The results of a clip and its replacement on the same example gradients."""
-
-    of: str
-    before: WorkedExample
-    after: WorkedExample
-    distance: Real
-    """The largest difference between corresponding elements, divided by the largest magnitude in either result."""
-
-    sentence: str
-
-
-class MeaningComparison(ReportModel):
-    """A comparison of a clip with its replacement: settings, and results on example gradients."""
-
-    number: int
-    """The position of this entry in `comparisons`, counted from 1."""
-
-    before: int
-    """The `number` of the entry in `meanings` that describes the clip."""
-
-    after: int
-    """The `number` of the entry in `meanings` that describes the replacement."""
-
-    differences: list[SettingDifference]
-    compared: list[ComparedExample]
-    summary: str
 
 
 class KnownDifferenceSummary(ReportModel):
@@ -145,27 +77,11 @@ class ReportedClip(ReportModel):
     """The `number` of the entry in `meanings` that describes the clip, or null if no clip configuration has the same
     effect."""
 
-    becomes_meaning: int | None
-    """The `number` of the entry in `meanings` that describes the replacement, or null if there is no replacement."""
-
-    same: bool | None
-    """Whether `meaning` and `becomes_meaning` are equal, or null if one of these fields is null."""
-
-    difference: str
-    """A description of the difference between `meaning` and `becomes_meaning`. The text is empty if one of these fields
-    is null."""
-
-    comparison: int | None
-    """The `number` of the entry in `comparisons` for this clip and its replacement, or null if `same` is not false."""
-
     measured_as: str
     """A function that `unified-clip parity` measures and that has the same results as `name`, or an empty string."""
 
     known: list[int]
     """The known differences of `measured_as`. Each is the `number` of an entry in the report's `known`."""
-
-    becomes_known: list[int]
-    """The known differences of the replacement. The list is empty if the replacement is a function of unified_clip."""
 
     reason: str
     """The reason why the clip is flagged or unchanged."""
@@ -175,18 +91,6 @@ class ReportedClip(ReportModel):
 
     suggested_at: str
     """The place of the first clip with the same `suggestion`, or an empty string if this clip is the first one."""
-
-    checks: list[str]
-    """What to check after the rewrite."""
-
-    @property
-    def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield each function that has known differences, with their numbers in ranges such as '1-3'."""
-        if self.known:
-            is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
-            yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)
-        if self.becomes_known:
-            yield self.becomes, spans(self.becomes_known)
 
 
 class ReportedFile(ReportModel):
@@ -226,7 +130,7 @@ class Counts(ReportModel):
 class Report(ReportModel):
     """The report of `unified-clip port`."""
 
-    version: Literal[2]
+    version: Literal[3]
     """The version of this format. It changes if a key is removed or gets a new meaning, but not if a key is added."""
 
     target: Target
@@ -239,9 +143,6 @@ class Report(ReportModel):
     next: str
     """A sentence about what to do next."""
 
-    by_hand: list[str]
-    """What is left to port by hand besides the flagged clips, with the file of each item."""
-
     rounding: Real
     """Relative differences below this size are rounding, and are not listed."""
 
@@ -249,7 +150,6 @@ class Report(ReportModel):
     files: list[ReportedFile]
     unread: list[UnreadFile]
     meanings: list[ClipMeaning]
-    comparisons: list[MeaningComparison]
     known: list[KnownDifferenceSummary]
 
     @property

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from .model import ClipMeaning, Report, ReportedClip
+from .model import Report, ReportedClip, spans
 
 MAX_REPEATED = 80
 """A longer text is printed in full only the first time."""
@@ -60,9 +60,6 @@ def _lines(report: Report) -> Iterator[Line]:
         yield Line(0, Text.assemble((unread.path, "bold"), (" was not read", "red"), f": {unread.reason}"))
     yield Line(0, Text(report.headline, "bold"))
     yield Line(0, Text(report.next))
-    if report.by_hand:
-        yield Line(0, Text("Also port by hand:", "bold"))
-        yield from (Line(2, Text(line)) for line in report.by_hand)
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
@@ -76,12 +73,10 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
 
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
-    def once(label: str, text: str, details: Iterable[str] = ()) -> Iterator[Line]:
+    def once(label: str, text: str) -> Line:
         first = first_places.setdefault(f"{label}: {text}", place)
-        is_first = first == place
-        text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"
-        yield Line(6, Text.assemble((f"{label}: ", "bold"), text))
-        yield from (Line(10, Text(line)) for line in details if is_first)
+        text = text if first == place or len(text) <= MAX_REPEATED else f"as at {first}"
+        return Line(6, Text.assemble((f"{label}: ", "bold"), text))
 
     arrow = f" -> {clip.becomes}" if clip.becomes else ""
     head = (f"{clip.line}:{clip.column}  ", (clip.verdict, VERDICT_STYLES[clip.verdict]), f"  {clip.name}{arrow}")
@@ -89,28 +84,20 @@ def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str
     yield Line(6, Text(clip.text, "dim"), is_code=True)
     if clip.meaning:
         meaning = report.meanings[clip.meaning - 1]
-        yield from once("does", " ".join(meaning.sentences), _examples(meaning))
-    if clip.difference:
-        differences = report.comparisons[clip.comparison - 1].differences if clip.comparison else ()
-        settings = [f"{setting.about}: {setting.before} -> {setting.after}" for setting in differences]
-        yield from once("differs", clip.difference, settings)
-    for function, numbers in clip.notes:
-        yield Line(6, Text.assemble((f"known differences of {function}: ", "bold"), f"[{', '.join(numbers)}]"))
+        yield once("does", " ".join(meaning.sentences))
+    if clip.known:
+        is_other = clip.name.rpartition(".")[2] != clip.measured_as.rpartition(".")[2]
+        function = f"{clip.name}, measured as {clip.measured_as}" if is_other else clip.name
+        yield Line(
+            6, Text.assemble((f"known differences of {function}: ", "bold"), f"[{', '.join(spans(clip.known))}]")
+        )
     if clip.reason:
-        yield from once("why", clip.reason)
+        yield once("why", clip.reason)
     if clip.suggested_at:
         yield Line(6, Text.assemble(("write: ", "bold"), f"as at {clip.suggested_at}"))
     elif clip.suggestion:
         yield Line(6, Text("write:", "bold"))
         yield from (Line(10, Text(line, "cyan"), is_code=True) for line in clip.suggestion)
-    for check in clip.checks:
-        yield from once("check", check)
-
-
-def _examples(meaning: ClipMeaning) -> Iterator[str]:
-    if meaning.threshold:
-        yield f"numbers for a threshold of 1, because {meaning.threshold} is only known at run time:"
-    yield from (f"{example.of}: {example.result}" for example in meaning.worked)
 
 
 def _known(report: Report) -> Iterator[Line]:

@@ -1,1 +1,0 @@
-"""Rules that rewrite clips: one module per kind of clip."""

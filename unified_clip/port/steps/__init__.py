@@ -1,1 +1,0 @@
-"""Find the training steps in source code."""
