@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from support.kits import KITS, Kit
 from support.processes.warm import Start, origin_of_copies, started_by
 from support.processes.worlds import World
-from support.tiers import CHANGE_TIER, copies_workers, leave_variants_to_nightly, skip_for_release
+from support.tiers import CHANGE_TIER, copies_workers, is_collected, leave_variants_to_nightly, skip_for_release
 
 settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -75,6 +75,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that is named, as in `pytest FILE::TEST`, runs in all of its variants."""
+    collected = {item: is_collected(item, config.stash[KIT]) for item in items}
+    items[:] = [item for item in items if collected[item]]
+    config.hook.pytest_deselected(items=[item for item in collected if not collected[item]])
     skip_for_release((item for item in items if item.path.parent.name in OF_ONE_FRAMEWORK), config.stash[KIT].name)
     named = any("::" in argument for argument in config.args)
     if config.getoption("markexpr") == CHANGE_TIER and not named:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import reference
 from support.kits import Kit
+from support.tiers import where
 
 import unified_clip
 from unified_clip import ClipConfig, ClipWarning, NonFiniteNormError, monitor, record
@@ -152,9 +153,8 @@ def test_a_rule_without_options_matches_its_function(kit: Kit) -> None:
         clip([kit.tensor([1, 2], "int32")])
 
 
+@where(lambda kit: kit.has_sparse)
 def test_sparse_gradients_stay_sparse(kit: Kit) -> None:
-    if not kit.has_sparse:
-        pytest.skip("it has none")
     clip = ClipConfig(rule="norm", threshold=1.0, family="paddle", exclude=["other"])
     grads = {"rows": kit.sparse([2, 0, 2], [[1.5], [0.0], [1.5]], 3), "other": kit.tensor([9.0])}
     result = clip(grads)
@@ -384,9 +384,8 @@ def test_the_warning_does_not_advise_to_remove_the_only_pattern_of_include(
         clip(tensors(kit))
 
 
+@where(lambda kit: kit.name in ("torch", "paddle"))
 def test_parameters_in_place_of_gradients_are_rejected(kit: Kit) -> None:
-    if kit.name not in ("torch", "paddle"):
-        pytest.skip("its parameters are no type of their own")
     with pytest.raises(TypeError, match=r"position 0 .*is a parameter.*clip_"):
         ClipConfig(rule="norm", threshold=1.0)([kit.parameter()])
 
@@ -442,9 +441,8 @@ def test_nonfinite_options_do_not_change_finite_gradients(kit: Kit, nonfinite: s
     ]
 
 
+@where(lambda kit: not kit.on_parameters)
 def test_skipping_a_step_needs_gradients_that_can_be_removed(kit: Kit) -> None:
-    if kit.on_parameters:
-        pytest.skip("its parameters hold them")
     skip = ClipConfig(rule="none", nonfinite="skip")
     with pytest.raises(TypeError, match=r"clip\(grads\)"):
         skip.clip_((kit.tensor([1.0]),))
@@ -627,23 +625,21 @@ def test_a_tensor_whose_norm_overflows_counts_as_nonfinite(kit: Kit) -> None:
     assert (zeros.last.clipped, zeros.last.coef, zeros.last.norm_clipped) == (True, 0.0, 0.0)
 
 
+@where(lambda kit: kit.on_parameters)
 @pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]])
 @pytest.mark.parametrize("options", [{}, {"details": True}])
 @pytest.mark.parametrize("nonfinite", ["family", "skip"])
 def test_tied_parameters_belong_to_the_group_of_their_first_name(
     kit: Kit, order: list[str], options: dict[str, bool], nonfinite: str
 ) -> None:
-    if not kit.on_parameters:
-        pytest.skip("it keeps no gradients on parameters")
     (holder,) = kit.in_place([kit.tensor([3.0, 4.0])])
     clip = ClipConfig(rule="global_norm", threshold=1.0, include=["a"], nonfinite=nonfinite)
     clip.clipper(**options).clip_([(name, holder) for name in order])
     assert (round(float(kit.array(kit.gradient(holder))[0]), 4) == 0.6) == (order[0] == "a")
 
 
+@where(lambda kit: kit.on_parameters)
 def test_a_recording_has_one_name_for_a_tied_parameter(kit: Kit, tmp_path: Path) -> None:
-    if not kit.on_parameters:
-        pytest.skip("it keeps no gradients on parameters")
     (holder,) = kit.in_place([kit.tensor([3.0, 4.0])])
     with record(tmp_path / "run.jsonl", norms=True):
         ClipConfig(rule="global_norm", threshold=1.0, include=["a", "b"]).clip_([("a", holder), ("b", holder)])
@@ -651,9 +647,8 @@ def test_a_recording_has_one_name_for_a_tied_parameter(kit: Kit, tmp_path: Path)
     assert [list(event["parameters"]) for event in events if "parameters" in event] == [["a"]]
 
 
+@where(lambda kit: "complex64" in kit.complex)
 def test_complex_gradients_are_rejected_only_by_the_value_rule(kit: Kit) -> None:
-    if "complex64" not in kit.complex:
-        pytest.skip("it has no complex numbers")
     groups = [{"name": "v", "include": ["v"], "rule": "value", "threshold": 1.0}]
     clip = ClipConfig(rule="global_norm", threshold=1.0, family="paddle", groups=groups)
     number, real = kit.tensor([3.0 + 4.0j], "complex64"), kit.tensor([5.0])
@@ -692,14 +687,17 @@ def test_values_are_compared_with_bounds_of_their_dtype(kit: Kit) -> None:
     assert clip.last.clipped is True
 
 
+def other_framework(kit: Kit) -> str:
+    return "torch" if kit.name == "paddle" else "paddle"
+
+
+@where(lambda kit: find_spec(other_framework(kit)) is not None)
 @pytest.mark.parametrize("nonfinite", ["raise", "skip"])
 def test_a_tensor_of_another_framework_is_named(kit: Kit, nonfinite: str) -> None:
-    other_framework = "torch" if kit.name == "paddle" else "paddle"
-    if find_spec(other_framework) is None:
-        pytest.skip(f"{other_framework} is not installed")
-    tensor = type("Tensor", (), {"__module__": f"{other_framework}.base", "shape": [1], "dtype": "float32"})()
+    other = other_framework(kit)
+    tensor = type("Tensor", (), {"__module__": f"{other}.base", "shape": [1], "dtype": "float32"})()
     clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite=nonfinite)
-    with pytest.raises(TypeError, match=rf"position 1 .*is a {other_framework}.*unified_clip\.{other_framework}"):
+    with pytest.raises(TypeError, match=rf"position 1 .*is a {other}.*unified_clip\.{other}"):
         clip.clip_([kit.tensor([1.0]), tensor])
 
 
@@ -710,13 +708,12 @@ def test_a_skipped_step_has_no_coefficient(kit: Kit) -> None:
     assert clip.last.metrics() == {"grad_norm": math.inf}
 
 
+@where(lambda kit, value: kit.reads_tensors or value != -3)
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [(-3, "int32"), (2.5, "float32"), (math.nan, "float32"), ([1, 2], "int32"), ([[1], [2]], "int32")],
 )
 def test_a_step_tensor_has_to_be_one_whole_number(kit: Kit, value: Any, dtype: str) -> None:
-    if not kit.reads_tensors and value == -3:
-        pytest.skip("unified_clip does not wait for a GPU to check a step")
     clip = ClipConfig(rule="none")
     with pytest.raises((TypeError, ValueError), match="step is"):
         clip([kit.tensor([1.0])], step=kit.tensor(np.array(value), dtype))
@@ -794,10 +791,9 @@ def test_names_with_slashes_and_output_numbers_are_read_as_dots(kit: Kit, detail
     assert [kit.array(g)[0] for g in result.values()] == [1.0, 3.0]
 
 
+@where(lambda kit: kit.on_parameters)
 @pytest.mark.parametrize("details", [False, True])
 def test_parameters_with_need_clip_false_are_excluded(kit: Kit, details: bool) -> None:
-    if not kit.on_parameters:
-        pytest.skip("it keeps no gradients on parameters")
     first, second = kit.in_place([kit.tensor([3.0, 4.0]), kit.tensor([12.0])])
     second.need_clip = False
     clip = ClipConfig(rule="global_norm", threshold=1.0, exclude=["nothing", "b"]).clipper(details=details)

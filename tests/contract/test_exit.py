@@ -2,6 +2,7 @@
 
 import pytest
 from support.kits import Kit, in_a_new_process
+from support.tiers import where
 
 pytestmark = pytest.mark.nightly
 
@@ -38,7 +39,6 @@ print("main thread ends", flush=True)
 """
 
 
+@where(lambda kit: kit.exact)
 def test_process_exits_cleanly_while_a_daemon_thread_clips(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("the thread is in the framework's code, and JAX's own sums abort here")
     assert in_a_new_process(EXIT_WHILE_CLIPPING.format(name=kit.name)) == "main thread ends\n"

@@ -16,6 +16,7 @@ import pytest
 from support import observed_training
 from support.kits import Kit, in_a_new_process
 from support.processes.warm import SAFE_PATH
+from support.tiers import where
 
 import unified_clip
 from unified_clip import _guard as guard
@@ -32,11 +33,7 @@ UNUSED = (
 """Hooks whose names begin so do not run in the training of every framework. Other tests break them."""
 
 
-@pytest.fixture
-def kit(kit: Kit) -> Kit:
-    if kit.name not in observed_training.TRAIN:
-        pytest.skip(f"observed_training.py has no training of {kit.name}")
-    return kit
+pytestmark = where(lambda kit: kit.name in observed_training.TRAIN)
 
 
 class Fault:
@@ -112,6 +109,7 @@ import sys
 sys.path.insert(0, {str(SUPPORT.parents[1])!r})
 import unified_clip
 from support.observed_training import bits
+from support.tiers import where
 from unified_clip._guard import REGISTRY, Hook
 names, run = set(), Hook.run
 Hook.run = lambda hook, *args, **kwargs: [names.add(hook.name), run(hook, *args, **kwargs)][1]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.kits import Kit
+from support.tiers import where
 
 import unified_clip
 from unified_clip.bench.measure import extra_memory
@@ -37,12 +38,9 @@ def test_results_share_no_memory_with_inputs_or_earlier_results(kit: Kit) -> Non
 
 
 @pytest.mark.nightly
+@where(lambda kit: kit.writable and kit.writes_memory and kit.exact and unified_clip.native_available())
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc here")
 def test_clipping_long_gradients_in_place_takes_no_memory(kit: Kit) -> None:
-    if not (kit.writable and kit.writes_memory):
-        pytest.skip("memory cannot be written")
-    if not kit.exact or not unified_clip.native_available():
-        pytest.skip("about the compiled kernels on the host path")
     array = np.ones((4096, 4096), np.float32)
     inputs = {
         "dense": kit.in_place([kit.from_array(array.copy())]),

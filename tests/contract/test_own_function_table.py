@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.kits import Kit
+from support.kits import KITS, Kit
+from support.tiers import where
 
 from unified_clip.parity.adapters.base import Adapter, Invocation
 from unified_clip.parity.suite.call_form import CallForm
@@ -21,13 +22,12 @@ from unified_clip.tensors.types import encode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-functions.md").read_text(encoding="utf-8")
 TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "paddle": "Paddle", "jax": "JAX", "numpy": "NumPy"}
+pytestmark = where(lambda kit: kit.exact and type(kit) is KITS[kit.name] and kit.name in TITLES)
 NUMBERS = {"clip_value_min": -1.0, "total_norm": 5.0}
 
 
 @pytest.fixture
-def adapter(kit: Kit, request: pytest.FixtureRequest) -> Adapter:
-    if not kit.exact or request.config.getoption("--framework") != kit.name or kit.name not in TITLES:
-        pytest.skip("the table is of the frameworks that have a column")
+def adapter(kit: Kit) -> Adapter:
     made: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").FrameworkAdapter()
     return made
 
@@ -69,11 +69,10 @@ def test_the_page_has_how_functions_clip_in_place(adapter: Adapter, kit: Kit) ->
     assert how in row
 
 
+@where(lambda kit: kit.name == "paddle")
 def test_a_class_of_paddle_is_called_by_the_function_of_the_page(
     kit: Kit, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kit.name != "paddle":
-        pytest.skip("the page shows a class of Paddle")
     (code,) = re.findall(r"```python\n(from ourclip import OurClip.*?)```", PAGE, re.DOTALL)
     module = SimpleNamespace(OurClip=importlib.import_module("paddle").nn.ClipGradByGlobalNorm)
     monkeypatch.setitem(sys.modules, "ourclip", module)

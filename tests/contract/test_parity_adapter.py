@@ -11,6 +11,7 @@ import pytest
 from support.kits import Kit, rejects_adaptive
 from support.parity.adapter_calls import ARGUMENTS, DENSE, SPARSE, adapter_of, outcomes, run
 from support.parity.cases import case, dense
+from support.tiers import where
 
 from unified_clip.parity.adapters.base import Adapter
 from unified_clip.parity.judge import oracle
@@ -41,11 +42,10 @@ def path(kit: Kit) -> str:
     return PATHS[kit.exact]
 
 
+@where(lambda kit, dtype: (kit.name, dtype) != ("mlx", "complex128"))
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("values", [[1.0, -0.0, 3e4, 2.0**-20, np.inf, 1e-41], 5.0, np.zeros((2, 0))])
 def test_conversion_keeps_the_bits(kit: Kit, adapter: Adapter, dtype: str, values: Any) -> None:
-    if (kit.name, dtype) == ("mlx", "complex128"):
-        pytest.skip("MLX has no complex128")
     array = np.asarray(values, np.float64)
     tensor = dense(np.stack([array, -array], axis=-1) if dtype in types.PARTS else array, dtype)
     with adapter.scope({dtype}):
@@ -82,6 +82,7 @@ def test_every_call_agrees_with_the_oracle(
     )
 
 
+@where(lambda kit, call_form, name: "need_clip" not in call_form or name != "clip_by_global_norm")
 @pytest.mark.parametrize(
     "call_form",
     [
@@ -95,8 +96,6 @@ def test_every_call_agrees_with_the_oracle(
 def test_every_call_form_is_used(
     kit: Kit, adapter: Adapter, path: str, tmp_path: Path, name: str, call_form: dict[str, Any]
 ) -> None:
-    if "need_clip" in call_form and name == "clip_by_global_norm":
-        pytest.skip("functional names have no parameters")
     assert_agrees(kit, adapter, path, tmp_path, case(DENSE, name, clip_norm=2.5, call_form=call_form))
 
 
@@ -145,9 +144,8 @@ def test_only_tensorflows_function_has_axes(kit: Kit, adapter: Adapter, tmp_path
     assert (difference is not None) == (kit.name == "tensorflow")
 
 
+@where(lambda kit: kit.reads_tensors)
 def test_an_unexpected_path_is_an_error(kit: Kit, adapter: Adapter, path: str) -> None:
-    if not kit.reads_tensors:
-        pytest.skip("the adapter's tensors are on the CPU")
     backend = importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND
     worker.check_path(adapter, backend, path)
     with pytest.raises(RuntimeError, match="the backend did not use this path"):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support import reference
 from support.kits import Kit
+from support.tiers import where
 
 import unified_clip
 from unified_clip._compute import kernels
@@ -253,9 +254,8 @@ def test_gradients_are_stored_before_clipping(kit: Kit, tmp_path: Path) -> None:
     assert (tmp_path / "run.step4.safetensors").read_bytes() == (tmp_path / "expected.safetensors").read_bytes()
 
 
+@where(lambda kit: kit.has_sparse)
 def test_sparse_gradients_are_measured_with_summed_rows_and_not_stored(kit: Kit, tmp_path: Path) -> None:
-    if not kit.has_sparse:
-        pytest.skip(f"{kit.name} has no sparse gradients")
     grads = {"embedding": kit.sparse([1, 1, 0], [[1.5], [1.5], [4.0]], 3), "bias": kit.tensor([12.0])}
     with unified_clip.record(tmp_path / "run.jsonl", norms=True, gradients_every=1):
         kit.namespace.clip_by_global_norm(grads, 1.0)
@@ -267,11 +267,10 @@ def test_sparse_gradients_are_measured_with_summed_rows_and_not_stored(kit: Kit,
     assert b"embedding" not in stored
 
 
+@where(lambda kit: os.environ.get("UNIFIED_CLIP_PATH") == "framework" and kit.name != "numpy")
 def test_clip_events_on_a_device_are_written_one_call_later(
     kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if os.environ.get("UNIFIED_CLIP_PATH") != "framework" or kit.name == "numpy":
-        pytest.skip("a test of the device path")
     classes = type(importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND).__mro__
     backend: Any = next(class_ for class_ in classes if "read_later" in vars(class_))  # the class that defines it
     original, begun, fetched = backend.read_later, [], []

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.kits import Kit
+from support.tiers import where
 
 from unified_clip._core.backend import Inputs, first_route
 from unified_clip._dispatch import backend_named
@@ -98,9 +98,8 @@ TABLE: dict[str, Callable[[Check], None]] = {
 }  # fmt: skip
 
 
+@where(lambda kit: kit.exact)
 def test_each_kind_of_input_takes_its_route(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("the device path is forced")
     check = Check(kit)
     TABLE[kit.name](check)
     unseen = {route.name for route in check.backend.routes} - set(check.seen)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import reference
 from support.kits import Kit
+from support.tiers import where
 
 from unified_clip import ClipConfig
 
@@ -20,10 +21,7 @@ TOLERANCE |= {"complex64": TOLERANCE["float32"], "complex128": TOLERANCE["float6
 DENSE = np.array([[0.0], [7.0], [24.0], [0.0]], np.float32)
 
 
-@pytest.fixture(autouse=True)
-def _sparse_frameworks_only(kit: Kit) -> None:
-    if not kit.has_sparse:
-        pytest.skip(f"{kit.name} has no sparse gradients")
+pytestmark = where(lambda kit: kit.has_sparse)
 
 
 def test_repeated_rows_are_summed_in_the_norm_and_in_the_result(kit: Kit) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.kits import Kit
+from support.tiers import where
 
 from unified_clip.testing import assert_gradients_equal
 
@@ -37,9 +38,8 @@ def test_a_number_that_differs_is_named_with_both_sides(kit: Kit, dtype: str) ->
     assert_gradients_equal([kit.tensor([1.0], dtype)], [kit.tensor([value], dtype)], max_ulp=1)
 
 
+@where(lambda kit: kit.has_sparse)
 def test_sparse_gradients_are_what_they_stand_for(kit: Kit) -> None:
-    if not kit.has_sparse:
-        pytest.skip("it has no sparse gradients")
     sparse = kit.sparse([2, 0, 2], [[1.0], [2.0], [4.0]], 4)
     assert_gradients_equal([sparse], [np.array([[2.0], [0.0], [5.0], [0.0]], np.float32)])
     with pytest.raises(AssertionError, match=r"\[2, 0\]: a is 5.0 .*, b is 1.0 "):

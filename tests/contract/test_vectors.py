@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from support.kits import Kit
+from support.tiers import where
 from support.vectors import FILES, failures
 
 
+@where(lambda kit: kit.exact)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_vectors_pass(kit: Kit, path: Path) -> None:
-    if not kit.exact:
-        pytest.skip("the bits are of the host path")
     adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").FrameworkAdapter()
     without = ["complex128"] if kit.name == "mlx" else []
     found = failures(path, adapter, kit.namespace, without)

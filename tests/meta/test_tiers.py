@@ -7,12 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from support.tiers import leave_variants_to_nightly
+from support.kits import KITS
+from support.tiers import is_collected, leave_variants_to_nightly, where
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Tiers")[2].partition("\n## ")[0]
@@ -238,3 +241,17 @@ def test_few_variants_and_those_that_the_test_chooses_run_in_the_change_tier() -
     assert in_the_change_tier("torch", [*few, alone, *chosen]) == sorted(
         item.nodeid for item in (*few, alone, *chosen[:3])
     )
+
+
+def test_a_test_is_collected_for_the_kits_and_parameters_that_it_is_for() -> None:
+    class Collected:
+        callspec = SimpleNamespace(params={"dtype": "float64", "other": 1})
+        marks = (where(lambda kit: kit.differentiates), where(lambda kit, dtype: dtype in kit.floating))
+
+        def iter_markers(self, name: str) -> Iterator[pytest.Mark]:
+            return (each.mark for each in self.marks if each.name == name)
+
+    collected = [name for name in ("numpy", "torch", "paddle") if is_collected(Collected(), KITS[name])]
+    assert collected == ["torch", "paddle"]
+    Collected.callspec.params["dtype"] = "float8"
+    assert not is_collected(Collected(), KITS["torch"])

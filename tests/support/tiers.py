@@ -1,12 +1,13 @@
-"""The nightly tier: tests that `make nightly` runs and `make test` leaves out."""
+"""Which tests run: in which tier, for which releases and for which frameworks."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from zlib import crc32
 
@@ -42,6 +43,23 @@ def skip_for_release(items: Iterable[pytest.Item], framework: str) -> None:
             release, lack = mark.args
             if not is_at_least(framework, release):
                 item.add_marker(pytest.mark.skip(reason=f"before {framework} {release}: {lack}"))
+
+
+def where(applies: Callable[..., bool]) -> pytest.MarkDecorator:
+    """Collect a test only for kits for which `applies` returns True, such as those of frameworks with sparse gradients.
+
+    `applies` gets the kit, and those parameters of the test that it has an argument for.
+    """
+    return pytest.mark.where.with_args(applies)
+
+
+def is_collected(item: Any, kit: Any) -> bool:
+    for mark in item.iter_markers("where"):
+        (applies,) = mark.args
+        names = list(inspect.signature(applies).parameters)[1:]
+        if not applies(kit, *(item.callspec.params[name] for name in names)):
+            return False
+    return True
 
 
 # What older releases lack.

@@ -44,7 +44,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._begin(settings, _names_by_own_name(names))
 
     def _begin(self, settings: Settings, by_own_name: dict[str, str] | None, all_names: Sequence[str] = ()) -> None:
-        self._settings, self._by_own_name = settings, by_own_name
+        self._settings, self.by_own_name = settings, by_own_name
         self._places = list(by_own_name or {}) if settings.needs_places else None
         namer = _namer(by_own_name, settings.uses_names)
         unmatched = UNMATCHED if by_own_name is None else ""
@@ -52,7 +52,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
     def __getstate__(self) -> dict[str, Any]:
-        names = (self._by_own_name, self._clipper.__getstate__()["arguments"]["all_names"])
+        names = (self.by_own_name, self._clipper.__getstate__()["arguments"]["all_names"])
         return {"settings": self._settings, "names": names, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

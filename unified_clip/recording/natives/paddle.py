@@ -195,7 +195,14 @@ def _record_step(optimizer: Any) -> None:
     fields |= rates_by_name(each[2:4] for each in parameters)
     name = f"paddle.optimizer.{type(optimizer).__name__}"
     is_cleared = functools.partial(_is_cleared, ref(optimizer))
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, tensors, lambda tensor: str(tensor.name))
+    name_of = functools.partial(_name_of, optimizer)
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, tensors, name_of)
+
+
+def _name_of(optimizer: Any, parameter: Any) -> str:
+    """Return the name that the clips of `as_paddle(model)` have, or the name that Paddle gave the parameter."""
+    names = getattr(optimizer._grad_clip, "by_own_name", None) or {}
+    return str(names.get(parameter.name, parameter.name))
 
 
 def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
