@@ -60,7 +60,7 @@ def check(
     file_uses = _read(project, files, rules, root, advance)
     settings.add_declared(file_uses, project, files, config, root)
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
-    without_clips, left_to_trainers = required.each(rules.each, project, files, file_uses, root)
+    without_clips = list(required.each(rules.each, project, files, file_uses, root))
     judge = Judge(config, clip, file_uses.uses)
     baseline = accepted.read(clip)
     judged = _judge_all(judge, baseline, file_uses, without_clips, files, rules, root, nearest=nearest)
@@ -78,7 +78,6 @@ def check(
         accepted=judged.accepted,
         notes=[
             *notes,
-            *left_to_trainers,
             *file_uses.notes,
             *judge.notes,
             *baseline.notes(files),

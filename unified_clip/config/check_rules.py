@@ -67,7 +67,8 @@ class CheckRules(ConfigModel):
     )
     each: list[Name] = Field(
         default=[],
-        description=f"Python files that must have a clip if they build an optimizer. {GLOB}",
+        description="Python files that must have a clip, in the file or in a file that it imports, if they compute "
+        f"gradients. {GLOB}",
     )
     explicit: list[Name] = Field(
         default=[],

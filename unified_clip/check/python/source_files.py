@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._kit.parse import parse_expression
+from ..._kit.parse import UnreadableSourceError, parse_expression
 from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
@@ -22,7 +22,7 @@ from ...config.schema import is_off
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, is_like_gradient, settings
 from ...port.port_files import port_all
-from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
+from ...port.ported_clip import SET_OUTSIDE, Meaning, PortedClip, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
 from ...source.constants import constant, followed
 from ...source.module import Module, is_of_self
@@ -31,7 +31,7 @@ from ...source.tree import FUNCTIONS, last_name
 from ...source.values import value_of
 from ..clip_use import MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, NamedValue
 from ..rules.settings import name_of
-from . import clipped_parameters, deepspeed, effect, engine_methods, indirect_settings, notebooks, own_clips
+from . import clip_calls, deepspeed, engine_methods, indirect_settings, notebooks, own_clips
 from .own_clips import NOT_CALLED
 
 MEASURES = ("get_total_norm", "global_norm")
@@ -52,6 +52,8 @@ MAY_BE_GRADIENT = (
     "gradient.norm().clamp(0, 10). "
     "Compare the code with the clip configuration by hand, and add the call to check.ignore with a reason."
 )
+UNKNOWN_THRESHOLD = "The threshold, {code}, is only known at run time."
+NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or converts the value. Write a number."
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Pass a constant value, or add "
     "the clip to check.ignore with a reason."
@@ -161,9 +163,21 @@ def _native(
         except ConfigError as error:
             return use(why_unknown=str(error))
     assert meaning is not None
-    kind = effect.kind_of(function) if function else "in place"
-    why, rule = effect.of_unknown_threshold(module, call, meaning, kind)
-    return _with_value(project, use(why_unknown=why, rule=rule), meaning.threshold)
+    why = _of_unknown_threshold(module, call, meaning, clip_calls.kind_of(function) if function else "in place")
+    return _with_value(project, use(why_unknown=why, rule=meaning.config), meaning.threshold)
+
+
+def _of_unknown_threshold(module: Module, call: ast.Call | None, meaning: Meaning, kind: str) -> str:
+    why = UNKNOWN_THRESHOLD.format(code=meaning.threshold)
+    with contextlib.suppress(ConfigError, UnreadableSourceError):
+        value = constant(module, parse_expression(meaning.threshold))
+        why = why if is_number(value) else NO_NUMBER.format(value=format_value(value))
+    try:
+        if call is not None:
+            clip_calls.check(module, call, meaning.config.rule, kind)
+    except ConfigError as error:
+        return f"{error} {why}"
+    return why
 
 
 def _scales_other(module: Module, call: ast.Call | None) -> bool:
@@ -206,8 +220,9 @@ def _with_settings(
     if call is None:  # an argument of a trainer
         return engine_methods.with_loss_scaling(module, _under_deepspeed(module, use(config)))
     _check_arguments(module, call, site.name)
-    code = clipped_parameters.with_threshold_slot(call, function.parameters, function.limits) if function else ""
-    return use(effect.of_call(module, call, config, effect.kind_of(function) if function else "in place"), call=code)
+    code = clip_calls.with_threshold_slot(call, function.parameters, function.limits) if function else ""
+    clip_calls.check(module, call, config.rule, clip_calls.kind_of(function) if function else "in place")
+    return use(config, call=code)
 
 
 def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
@@ -217,7 +232,7 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
     default of 0 is ignored, because the value 0 often switches the clip off.
     """
     rule = use.rule
-    if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
+    if rule is None or use.why_unknown != UNKNOWN_THRESHOLD.format(code=code):
         return use
     module = project.module(use.path)
     node = _node(module, use, code)

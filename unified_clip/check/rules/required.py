@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterator, Sequence, Set
@@ -9,8 +10,10 @@ from ..._kit import atomic_files
 from ...config.documents import DOCUMENT_KINDS
 from ...config.documents.script_options import without_comments
 from ...config.schema import is_off
-from ...port.catalog import setting_of_base
+from ...port.catalog import setting_of
+from ...source.module import Module
 from ...source.project import Project
+from ...source.tree import last_name, shortened
 from .. import trainer_files
 from ..clip_use import ClipUse, FoundClips, shown
 from ..command_lines import is_shell
@@ -18,9 +21,8 @@ from ..files_to_check import below
 from ..judge import make_finding
 from ..model import Finding
 from ..python import notebooks
-from ..python.training import Trainings
 from ..trainer_files import PYTHON, SOURCES
-from . import patterns, settings
+from . import patterns
 
 WILDCARD = re.compile(r"[*?]")
 OTHER_TOOLS = re.compile(
@@ -41,6 +43,18 @@ SET_KEY = (
 CONFIGURATION = re.compile(r"[^\s=\"']+\.(?:ya?ml|json)\b")
 HYDRA = re.compile(r"--config-(?:dir|path)[=\s]+(\S+)(?:[^\S\n]|\\\n)+--config-name[=\s]+([\w.-]+)")
 
+GRADIENTS = ("backward", "grad", "gradient", "gradients", "minimize", "value_and_grad")
+"""The last names of functions and methods that compute gradients."""
+
+OTHERS = ("numpy", "scipy", "sympy")
+"""The packages in which functions of these names train nothing."""
+
+ENGINES = {"colossalai", "deepspeed"}
+"""The packages of engines, which clip as their configuration files say."""
+
+KERAS = {"keras", "keras_core", "keras_hub", "tensorflow", "tf_keras"}
+
+WITHOUT_CLIP = "The file trains: it calls {code}. Neither this file nor a checked file that it imports has a clip."
 CLIP_HERE = (
     "Clip in this file, with ClipConfig or a function of the framework. If other code clips these gradients, add the "
     "file to check.ignore with a reason."
@@ -93,37 +107,37 @@ def check(
 
 def each(
     globs: Sequence[str], project: Project, files: Sequence[Path], file_uses: FoundClips, root: Path
-) -> tuple[list[ClipUse], list[str]]:
-    """Return (uses, notes). Each file of `check.each` that trains without a clip gets a `ClipUse`.
+) -> Iterator[ClipUse]:
+    """Yield a `ClipUse` for each file of `check.each` that trains and reaches no clip.
 
-    A file that relies on a library's trainer to clip gets no `ClipUse`.
+    A file reaches the clips in itself, and in the modules of the project that it imports.
     """
     clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
     clipping = _files_of(clips) | file_uses.files
-    lines: dict[Path, list[int]] = {}
-    for use in (use for use in clips if use.path.suffix == PYTHON):
-        lines.setdefault(use.path, []).append(use.line)
-    trainings = Trainings(project, lines)
-    uses, notes = [], []
     for file in files:
         glob = patterns.first_match(globs, file, root)
-        if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
+        module = project.readable(file) if glob and file.suffix.lower() in SOURCES else None
+        code = _training(module) if module is not None else None
+        if module is None or code is None:
             continue
-        if (code := trainings.first(file)) is None:
-            continue
-        line = notebooks.line_of(file, code.line)
-        limit = setting_of_base(code.trainer)
-        is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
-        if limit is not None and (limit.default or is_compared):
-            where = f"{code.trainer}, which clips at {limit.keyword}"
-            advice = f"Also pass the file or script that sets {limit.keyword}."
-            notes += [f"{shown(file)}:{line} relies on {where}. {advice}"] * (not is_compared)
-            continue
-        passed = settings.passed(project.readable(file))
-        rest = f"the effect of the setting {passed} is unknown" if passed else "has no clip"
-        why = f"The file {code.words}, and {rest}."
-        uses.append(ClipUse(file, line, 1, f'check.each "{glob}"', why_unknown=why, unclipped=not passed))
-    return uses, notes
+        reached = {os.path.realpath(each.path) for each in project.reached_from(module) if each.path}
+        if not reached & clipping:
+            why = WITHOUT_CLIP.format(code=shortened(code.func))
+            line = notebooks.line_of(file, code.lineno)
+            yield ClipUse(file, line, 1, f'check.each "{glob}"', why_unknown=why, unclipped=True)
+
+
+def _training(module: Module) -> ast.Call | None:
+    """Return the first call that computes gradients or starts a trainer, or None."""
+    if module.packages & ENGINES:
+        return None
+    has_trainer = bool(module.packages & KERAS) or any(setting_of(module.full_name(call.func)) for call in module.calls)
+    for call in module.calls:
+        package = module.full_name(call.func).partition(".")[0]
+        name, is_method = last_name(call.func), isinstance(call.func, ast.Attribute)
+        if (name in GRADIENTS and package not in OTHERS) or (name == "fit" and is_method and has_trainer):
+            return call
+    return None
 
 
 def _is_clip(use: ClipUse) -> bool:

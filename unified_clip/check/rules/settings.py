@@ -20,7 +20,7 @@ from ...errors import ConfigError
 from ...source.constants import followed
 from ...source.module import Module
 from ...source.project import Project
-from ...source.tree import last_name, shortened
+from ...source.tree import last_name
 from .. import settings
 from ..clip_use import ClipUse, FoundClips, NamedValue, inner_values
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
@@ -204,16 +204,6 @@ def _occurs(project: Project, word: str, pattern: str, near: Sequence[Path]) -> 
     texts = (text for path in near if word.encode() in (text := project.read(path)))
     code = (COMMENT.sub("", text.decode("utf-8", "replace")) for text in texts)
     return any(re.search(pattern, each, re.MULTILINE) for each in code)
-
-
-def passed(module: Module | None) -> str:
-    """Return the first argument that is named like a clip and is only known at run time, as code, or ''."""
-    for call in module.calls if module is not None else ():
-        for each in call.keywords:
-            setting = Setting((last_name(call.func), str(each.arg)), 0, 0, 1.0)
-            if each.arg is not None and not isinstance(each.value, ast.Constant) and _is_like_clip(setting):
-                return shortened(each)
-    return ""
 
 
 def name_of(module: Module, node: ast.expr) -> str:
