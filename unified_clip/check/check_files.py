@@ -51,6 +51,7 @@ def check(
     """Compare every clip in `files` with a clip configuration. `paths` are the paths that the user passed."""
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
+    unused_entries.check_removed(clip, rules)
     trainer_files.check_rules(clip, rules)
     root = clip.resolve().parent
     reports = [file for file in files if files_to_check.is_report(file)]
@@ -59,11 +60,14 @@ def check(
     project = Project([path for path in files if path.suffix.lower() in SOURCES], cache(notebooks.python_source))
     file_uses = _read(project, files, rules, root, advance)
     settings.add_declared(file_uses, project, files, config, root)
-    file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
+    file_uses.uses = [
+        use if use.config is None else replace(use, config=compare.with_own_action(use.config, config))
+        for use in file_uses.uses
+    ]
     without_clips = list(required.each(rules.each, project, files, file_uses, root))
-    judge = Judge(config, clip, file_uses.uses)
+    judge = Judge(config, clip)
     baseline = accepted.read(clip)
-    judged = _judge_all(judge, baseline, file_uses, without_clips, files, rules, root, nearest=nearest)
+    judged = _judge_all(judge, baseline, file_uses, without_clips, rules, root, nearest=nearest)
     missing, notes = required.check(clip, rules.require, paths, files, file_uses, judged.unverified)
     unused = unused_entries.find(clip, rules, judged.used, files, paths, file_uses.uses)
     findings = [*judged.findings, *missing, *unused]
@@ -112,7 +116,6 @@ def _judge_all(
     baseline: accepted.Accepted,
     file_uses: FoundClips,
     without_clips: Sequence[ClipUse],
-    files: Sequence[Path],
     rules: CheckRules,
     root: Path,
     *,
@@ -136,12 +139,8 @@ def _judge_all(
         result = add(use, finding) if finding is not None else result
         judged.unverified += [use] if result == "ignored" and not ignoring.shows_clip(rules.ignore, use, root) else []
         judged.clips.append(clip_result(use, result))
-    files_without_clip = (
-        (without_clips, required.CLIP_HERE),
-        (required.explicit(rules.explicit, files, file_uses, root), required.SET_KEY),
-    )
-    for use, edit in ((use, edit) for uses, edit in files_without_clip for use in uses):
-        add(use, make_finding(use, "missing" if use.unclipped else "unknown", use.why_unknown, edit))
+    for use in without_clips:
+        add(use, make_finding(use, "missing", use.why_unknown, required.CLIP_HERE))
     return judged
 
 
@@ -161,7 +160,7 @@ def _read(
         elif path.suffix.lower() != NOTEBOOK and (
             (format_ := _declared(path, rules, root)) or trainer_files.may_be_configuration(path)
         ):
-            uses = _with_rules(callback_files.with_callbacks(path, trainer_files.read(path, format_)), rules, root)
+            uses = _without_replaced(callback_files.with_callbacks(path, trainer_files.read(path, format_)))
             _add_configuration(path, uses, file_uses)
             if path.suffix.lower() not in SOURCES and not any(
                 use.format or use.clip == "configuration" for use in uses
@@ -175,7 +174,7 @@ def _read(
     _leave_out_bases(file_uses, rules, root)
     uses = source_files.read(project, sources, advance, configurations)
     uses += _settings(project, sources, others, uses, configurations, root)
-    uses = _with_rules(list(notebooks.with_cells(uses)), rules, root)
+    uses = _without_replaced(list(notebooks.with_cells(uses)))
     uses = list(_without_passed(uses, file_uses, project, root))
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
     file_uses.uses = list(settings.without_repeats(kept + uses))
@@ -262,21 +261,8 @@ def _sets_clip(use: ClipUse) -> bool:
     return use.has_key or use.is_callback or (use.config is not None and is_off(use.config))
 
 
-def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
-    uses = [replace(use, needs_key=use.by_default and patterns.matches_use(rules.explicit, use, root)) for use in uses]
+def _without_replaced(uses: Sequence[ClipUse]) -> list[ClipUse]:
     return [use for use in uses if not use.is_replaced]
-
-
-def _with_any_nonfinite(
-    uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
-) -> Iterator[ClipUse]:
-    for use in uses:
-        if not patterns.matches_use(rules.nonfinite, use, root):
-            yield use if use.config is None else replace(use, config=compare.with_own_action(use.config, config))
-        elif use.config is not None and not is_off(use.config) and use.config.nonfinite != config.nonfinite:
-            yield replace(use, config=ClipConfig(**{**use.config.data(), "nonfinite": config.nonfinite}))
-        else:
-            yield use
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
@@ -300,7 +286,7 @@ def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> No
             continue  # the file that inherits the clip shows the trainer
         is_base = use.read is not None and use.read.resolve() in file_uses.bases
         if not is_base or (use.config is not None and not use.by_default):
-            lists = (rules.explicit, rules.nearest, rules.nonfinite)
+            lists = (rules.nearest,)
             key = (
                 *_effect_of(use, rules, root),
                 use.clip,

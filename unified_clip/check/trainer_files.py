@@ -39,11 +39,6 @@ CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
 
 MISPLACED = "UC105"
 
-OFF = (
-    "The check has no rule `off` any more. Instead, add an entry to check.ignore for each pattern, with the pattern as "
-    'path, with rule = "none" and with a reason. The entry accepts a clip only if it is off.'
-)
-
 LINE = re.compile(r", line (\d+)")
 
 JSON_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -109,8 +104,6 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
 
 
 def check_rules(clip: Path, rules: CheckRules) -> None:
-    if rules.off is not None:
-        raise convert.named(clip, convert.UNIFIED_CLIP)[1].wrong(("check", "off"), OFF)
     for glob, name in rules.formats.items():
         try:
             convert.parse_name(name)

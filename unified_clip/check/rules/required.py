@@ -3,12 +3,9 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..._kit import atomic_files
-from ...config.documents import DOCUMENT_KINDS
-from ...config.documents.script_options import without_comments
 from ...config.schema import is_off
 from ...port.catalog import setting_of
 from ...source.module import Module
@@ -16,12 +13,11 @@ from ...source.project import Project
 from ...source.tree import last_name, shortened
 from .. import trainer_files
 from ..clip_use import ClipUse, FoundClips, shown
-from ..command_lines import is_shell
 from ..files_to_check import below
 from ..judge import make_finding
 from ..model import Finding
 from ..python import notebooks
-from ..trainer_files import PYTHON, SOURCES
+from ..trainer_files import SOURCES
 from . import patterns
 
 WILDCARD = re.compile(r"[*?]")
@@ -30,18 +26,6 @@ OTHER_TOOLS = re.compile(
     r"\.json|(pyproject|Cargo|netlify)\.toml|(docker-)?compose.*\.ya?ml|(mkdocs|environment|action|codecov)\.ya?ml"
 )
 """Matches names of files and directories that do not belong to a trainer, such as `.github`."""
-
-NO_KEY = (
-    "check.explicit names this file, but the file shows no clip key of a known trainer. So the effect of the trainer "
-    "is unknown."
-)
-SET_KEY = (
-    "Restore the clip key. If the check reads the file in a wrong format, set the right format in check.formats. If "
-    "another file sets the clip, or if no trainer reads the file, add the file to check.ignore with a reason."
-)
-
-CONFIGURATION = re.compile(r"[^\s=\"']+\.(?:ya?ml|json)\b")
-HYDRA = re.compile(r"--config-(?:dir|path)[=\s]+(\S+)(?:[^\S\n]|\\\n)+--config-name[=\s]+([\w.-]+)")
 
 GRADIENTS = ("backward", "grad", "gradient", "gradients", "minimize", "value_and_grad")
 """The last names of functions and methods that compute gradients."""
@@ -142,39 +126,6 @@ def _training(module: Module) -> ast.Call | None:
 
 def _is_clip(use: ClipUse) -> bool:
     return not (use.unused or use.unclipped)
-
-
-def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
-    """Yield an entry for each file that matches a pattern of `check.explicit` and has no clip key.
-
-    If the pattern has a wildcard, skip files that do not look like a configuration. A pattern such as "*.sh" also skips
-    no shell script.
-    """
-    shows = _files_of(file_uses.uses) | file_uses.files
-    with_key = {os.path.realpath(use.path) for use in file_uses.uses if use.has_key}
-    for file in files:
-        matching = [glob for glob in globs if patterns.matches(glob, file, root)]
-        is_script = is_shell(file)
-        named = [glob for glob in matching if not WILDCARD.search(glob) or (is_script and is_shell(Path(glob)))]
-        is_elsewhere = file in file_uses.elsewhere and not is_script
-        known = os.path.realpath(file) in shows or is_elsewhere or file.resolve() in file_uses.bases
-        known = known or (is_script and _names_file(file, with_key))
-        if not known and (named or (matching and _is_configuration(file))):
-            yield ClipUse(file, 1, 1, f'check.explicit "{[*named, *matching][0]}"', why_unknown=NO_KEY)
-
-
-def _names_file(script: Path, files: Set[str]) -> bool:
-    """Return whether a script passes one of the files to a command, as in `--config a.yaml`."""
-    code = without_comments(atomic_files.read_text(script, errors="replace"))
-    names = CONFIGURATION.findall(code) + [f"{folder}/{name}.yaml" for folder, name in HYDRA.findall(code)]
-    return any(file.endswith(f"/{name.removeprefix('./')}") for file in files for name in names)
-
-
-def _is_configuration(file: Path) -> bool:
-    suffix = file.suffix.lower()
-    if suffix == PYTHON:
-        return trainer_files.may_be_configuration(file)
-    return suffix in DOCUMENT_KINDS and OTHER_TOOLS.fullmatch(file.name) is None
 
 
 def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> str:

@@ -7,11 +7,29 @@ from pathlib import Path
 
 from ...config.check_rules import CheckRules
 from ...config.documents import Key
+from ...config.formats import convert
 from .. import trainer_files
 from ..clip_use import ClipUse
 from ..judge import make_finding
 from ..model import Finding
 from . import patterns, settings
+
+REMOVED = {
+    "off": "The check has no rule `off` any more. Instead, add an entry to check.ignore for each pattern, with the "
+    'pattern as path, with rule = "none" and with a reason. The entry accepts a clip only if it is off.',
+    "explicit": "The check has no rule `explicit` any more. Instead, write the clip key into the trainer's files. The "
+    'list of clips in a report without findings names each default, by the words "by default".',
+    "nonfinite": "The check has no rule `nonfinite` any more. Instead, add an entry to check.ignore for each pattern, "
+    "with the pattern as path, with the rule of this configuration and with a reason. The entry accepts every action "
+    "for norms that are not finite.",
+}
+
+
+def check_removed(clip: Path, rules: CheckRules) -> None:
+    """Raise ConfigError for a rule that an earlier release of the check had."""
+    for name, advice in REMOVED.items():
+        if getattr(rules, name) is not None:
+            raise convert.named(clip, convert.UNIFIED_CLIP)[1].wrong(("check", name), advice)
 
 
 def find(
@@ -26,7 +44,7 @@ def find(
     yield from _ignore(clip, rules, used, files, is_whole=is_whole)
     if not is_whole:
         return
-    for name in ("each", "explicit", "nearest", "nonfinite"):
+    for name in ("each", "nearest"):
         for index, glob in enumerate(getattr(rules, name)):
             if not any(patterns.matches(glob, file, root) for file in files):
                 why = f"No checked file matches {glob!r}."
