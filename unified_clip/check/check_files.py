@@ -29,7 +29,7 @@ from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
 from .python.notebooks import NOTEBOOK
-from .rules import accepted, ignoring, patterns, required, settings, settings_from_files, unused_entries
+from .rules import accepted, declared_keys, ignoring, patterns, required, settings, settings_from_files, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
@@ -59,7 +59,7 @@ def check(
     advance(len(reports))
     project = Project([path for path in files if path.suffix.lower() in SOURCES], cache(notebooks.python_source))
     file_uses = _read(project, files, rules, root, advance)
-    settings.add_declared(file_uses, project, files, config, root)
+    declared_keys.add_declared(file_uses, project, files, config, root)
     file_uses.uses = [
         use if use.config is None else replace(use, config=compare.with_own_action(use.config, config))
         for use in file_uses.uses
@@ -162,9 +162,8 @@ def _read(
         ):
             uses = _without_replaced(callback_files.with_callbacks(path, trainer_files.read(path, format_)))
             _add_configuration(path, uses, file_uses)
-            if path.suffix.lower() not in SOURCES and not any(
-                use.format or use.clip == "configuration" for use in uses
-            ):
+            is_of_trainer = any(use.format or use.clip == "configuration" for use in uses)
+            if path.suffix.lower() not in SOURCES and (command_lines.is_shell(path) or not is_of_trainer):
                 others.append(path)
         if path.suffix.lower() in SOURCES and not problem:
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
@@ -173,11 +172,11 @@ def _read(
             advance(1)
     _leave_out_bases(file_uses, rules, root)
     uses = source_files.read(project, sources, advance, configurations)
-    uses += _settings(project, sources, others, uses, configurations, root)
+    uses += _settings(project, sources, others, uses, file_uses.uses, configurations, root)
     uses = _without_replaced(list(notebooks.with_cells(uses)))
     uses = list(_without_passed(uses, file_uses, project, root))
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
-    file_uses.uses = list(settings.without_repeats(kept + uses))
+    file_uses.uses = kept + uses
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
@@ -188,6 +187,7 @@ def _settings(
     sources: Sequence[Path],
     others: Sequence[Path],
     clips: Sequence[ClipUse],
+    of_trainers: Sequence[ClipUse],
     configurations: Set[Path],
     root: Path,
 ) -> Iterator[ClipUse]:
@@ -205,10 +205,17 @@ def _settings(
         if not (trainer_files.may_name_clip(path) or any(name in text for name in names)):
             continue
         is_known = is_source and path in known and b"ml_collections" not in text
-        is_known |= command_lines.is_shell(path)  # `command_lines` reports its settings
-        for use in settings.named(project, path, sources, clips, root, is_known=is_known):
+        of_trainer = {name for use in of_trainers if use.path == path for name in _options_of(use)}
+        for use in settings.named(project, path, sources, clips, root, of_trainer, is_known=is_known):
             if (use.path, use.line) not in compared:
                 yield use
+
+
+def _options_of(use: ClipUse) -> Iterator[str]:
+    """Yield the options of a script that its trainer reads."""
+    trainer = FORMATS.get(use.format)
+    if trainer is not None and use.document is not None and use.document.kind == "args":
+        yield from (str(keys[-1]).replace("-", "_") for keys in placement.read_paths(use.document, trainer))
 
 
 def _declared(path: Path, rules: CheckRules, root: Path) -> str:

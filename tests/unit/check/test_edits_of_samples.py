@@ -22,9 +22,8 @@ ADVICE = ("Or", "To ", "Correct ", "If ", "The clip then differs")
 
 HYDRA = "# @package"
 OTHER_KEYS = (
-    "accelerate: file_auto.yaml", "accelerate: file_clip.yaml", "gpt_neox: 160m_extra.yml", "hf: zero3_same.yaml",
-    "lightning: hydra/train.yaml", "lightning: hydra/train_layers.yaml", "rllib: two_alike.yaml",
-    "stable_baselines3: tuned.yml", "verl: megatron.yaml", "verl: ppo.yaml",
+    "accelerate: file_", "gpt_neox: 160m_extra", "hf: zero3_same", "lightning: hydra/", "rllib: two_alike",
+    "stable_baselines3: tuned", "verl: megatron", "verl: ppo",
 )  # fmt: skip
 """In these files, another key has to change too. With the printed keys, the check still has a finding."""
 
@@ -104,7 +103,7 @@ def test_the_edit_of_each_sample_passes(tmp_path: Path, monkeypatch: pytest.Monk
         is_threshold = [each.about for each in before[0].differences] == ["threshold"]
         if is_threshold and "by default" not in before[0].clip and apply(before[0]):
             remaining = findings(file)
-            is_enough = f"{name}: {file.relative_to('samples')}" not in OTHER_KEYS
+            is_enough = not f"{name}: {file.relative_to('samples')}".startswith(OTHER_KEYS)
             assert not (remaining and is_enough), f"{file}: {before[0].does} {before[0].edit}"
         for changed, content in originals.items():
             changed.write_bytes(content)

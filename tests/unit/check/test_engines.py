@@ -18,7 +18,6 @@ IMPORTS = """\
 import lightning as L
 from accelerate import Accelerator
 from lightning.pytorch.strategies import DeepSpeedStrategy
-from transformers import TrainingArguments
 
 strategy = DeepSpeedStrategy(stage=3)
 """
@@ -33,7 +32,6 @@ OWN_CLIPS = {
     "l_tpu.yaml": LIGHTNING.format("tpu_spawn", 0.5),
     "a.py": IMPORTS + "L.Trainer(strategy='deepspeed_stage_2', gradient_clip_val=0.5)\n",
     "b.py": IMPORTS + "L.Trainer(strategy=strategy, gradient_clip_val=0.5)\n",
-    "c.py": IMPORTS + "TrainingArguments('o', deepspeed={'gradient_clipping': 'auto'}, max_grad_norm=0.5)\n",
 }
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from ..._kit import atomic_files
 from ..._kit.parse import UnreadableSourceError, parse_python
-from .. import command_lines
 from ..clip_use import ClipUse
 from ..command_lines import text_names_clip
 
@@ -78,6 +77,13 @@ def all_code(path: Path) -> bytes:
     except NotebookError:
         return atomic_files.read_bytes(path)
     return "\n".join([notebook.source, notebook.commands, *notebook.other.values()]).encode()
+
+
+def commands(path: Path) -> str:
+    try:
+        return read(path).commands
+    except NotebookError:
+        return ""
 
 
 def read(path: Path) -> Notebook:
@@ -172,7 +178,7 @@ def _parses(lines: Sequence[str]) -> bool:
 
 
 def clips_outside_python(path: Path) -> list[ClipUse]:
-    """Return the clips in the command lines of a notebook, and in its cells that are not Python.
+    """Return the clips in the cells of a notebook that are not Python.
 
     For an invalid notebook that mentions a clip, return one clip of unknown effect.
     """
@@ -183,7 +189,7 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
     except NotebookError as error:
         is_named = text_names_clip(atomic_files.read_bytes(path))
         return [ClipUse(path, 1, 1, "notebook", why_unknown=NO_NOTEBOOK.format(reason=error))] if is_named else []
-    return command_lines.clips(path, notebook.commands) + [
+    return [
         ClipUse(path, line, 1, "cell", why_unknown=NOT_PYTHON)
         for line, text in notebook.other.items()
         if text_names_clip(text.encode())

@@ -27,11 +27,11 @@ from ...port.rules.function import MADE_OF_GRADIENT
 from ...source.constants import constant, followed
 from ...source.module import Module, is_of_self
 from ...source.project import Project
-from ...source.tree import FUNCTIONS, last_name
+from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
 from ..clip_use import MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, NamedValue
 from ..rules.settings import name_of
-from . import clip_calls, deepspeed, engine_methods, indirect_settings, notebooks, own_clips
+from . import clip_calls, engine_methods, notebooks, own_clips
 from .own_clips import NOT_CALLED
 
 MEASURES = ("get_total_norm", "global_norm")
@@ -51,6 +51,16 @@ MAY_BE_GRADIENT = (
     "The clamped expression contains a gradient, but might not be a gradient itself, as in "
     "gradient.norm().clamp(0, 10). "
     "Compare the code with the clip configuration by hand, and add the call to check.ignore with a reason."
+)
+HUGGING_FACE = ("transformers", "trl")
+DEEPSPEED = (
+    "The settings of DeepSpeed, {code}, decide whether max_grad_norm has an effect. Write them into a JSON file with "
+    '"gradient_clipping": "auto", pass its path as a string, and also check the file. Or add the clip to check.ignore '
+    "with a reason."
+)
+AUTO = (
+    'With "auto", max_grad_norm of TrainingArguments sets the threshold. Without Trainer, Accelerate clips at 1.0, and '
+    'DeepSpeed rejects "auto". Write the threshold instead of "auto", or add the clip to check.ignore with a reason.'
 )
 UNKNOWN_THRESHOLD = "The threshold, {code}, is only known at run time."
 NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or converts the value. Write a number."
@@ -76,7 +86,7 @@ def read(
         uses += [use for use in native if use is None or (use.path, use.line, use.column) not in own.calls]
     uses += [_unreadable(file) for file in unreadable]
     for path in paths:
-        uses += [*indirect_settings.read(project, path), *notebooks.clips_outside_python(path)]
+        uses += notebooks.clips_outside_python(path)
     return _without_measures([use for use in uses if use is not None])
 
 
@@ -153,7 +163,7 @@ def _native(
     meaning = site.meaning
     threshold = meaning.threshold if meaning else ""
     if threshold.strip("\"'") == "auto":
-        return None if deepspeed.is_left_to_trainer(module) else use(why_unknown=deepspeed.AUTO)
+        return use(why_unknown=AUTO)
     if not threshold:
         try:
             meaning = meaning or engine_methods.meaning(module, call)
@@ -285,10 +295,21 @@ def _passes_class(module: Module, call: ast.Call | None) -> bool:
 
 
 def _under_deepspeed(module: Module, use: ClipUse) -> ClipUse:
-    if use.package not in deepspeed.TRAINERS or use.config is None:
+    """Return a clip of unknown effect for TrainingArguments if the settings of DeepSpeed are in no file."""
+    if use.package not in HUGGING_FACE or use.config is None:
         return use
-    why = deepspeed.problem(module, use.line, use.column, use.config)
-    return replace(use, config=None, why_unknown=why) if why else use
+    for call in engine_methods.calls_at(module, use.line, use.column):
+        for value in (followed(module, each.value) for each in call.keywords if each.arg == "deepspeed"):
+            if not _is_file(module, value):
+                return replace(use, config=None, why_unknown=DEEPSPEED.format(code=shortened(value)))
+    return use
+
+
+def _is_file(module: Module, node: ast.expr) -> bool:
+    """Return whether code is the path of a file in the folder of the source or in a parent folder, or None."""
+    value = getattr(node, "value", node)
+    folders = module.path.absolute().parents if module.path else ()
+    return not value or (isinstance(value, str) and any((folder / value).is_file() for folder in folders))
 
 
 def _check_arguments(module: Module, call: ast.Call, name: str) -> None:

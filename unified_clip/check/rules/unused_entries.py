@@ -12,7 +12,7 @@ from .. import trainer_files
 from ..clip_use import ClipUse
 from ..judge import make_finding
 from ..model import Finding
-from . import patterns, settings
+from . import declared_keys, patterns
 
 REMOVED = {
     "off": "The check has no rule `off` any more. Instead, add an entry to check.ignore for each pattern, with the "
@@ -82,7 +82,7 @@ def _keys(file: Path, rules: CheckRules, uses: Sequence[ClipUse]) -> Iterator[Fi
     declared = [use for use in uses if use.is_declared]
     for index, key in enumerate(rules.key):
         clips = [use.clip for use in declared if patterns.matches(key.path, use.path, root)]
-        if not any(settings.matches(key, clip.partition(" = ")[0].split(".")) for clip in clips):
+        if not any(declared_keys.matches(key, clip.partition(" = ")[0].split(".")) for clip in clips):
             why = f"The checked files that match {key.path!r} have no key {key.key!r}."
             edit = patterns.advice(key.path, root, "path or its key")
             yield _finding(file, ("key", index), f"key {index + 1}", why, edit)
