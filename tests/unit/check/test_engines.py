@@ -17,9 +17,6 @@ HF = '{"output_dir": "o", "per_device_train_batch_size": 1, "max_grad_norm": 0.5
 IMPORTS = """\
 import lightning as L
 from accelerate import Accelerator
-from lightning.pytorch.strategies import DeepSpeedStrategy
-
-strategy = DeepSpeedStrategy(stage=3)
 """
 OWN_CLIPS = {
     "ds.json": DEEPSPEED % 0.5,
@@ -30,8 +27,6 @@ OWN_CLIPS = {
     "l_class.yaml": LIGHTNING.format("{class_path: lightning.pytorch.strategies.XLAStrategy}", 0.5),
     "l_hydra.yaml": LIGHTNING.format("{_target_: lightning.pytorch.strategies.XLAStrategy}", 0.5),
     "l_tpu.yaml": LIGHTNING.format("tpu_spawn", 0.5),
-    "a.py": IMPORTS + "L.Trainer(strategy='deepspeed_stage_2', gradient_clip_val=0.5)\n",
-    "b.py": IMPORTS + "L.Trainer(strategy=strategy, gradient_clip_val=0.5)\n",
 }
 
 

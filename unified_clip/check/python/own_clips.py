@@ -14,13 +14,14 @@ from ..._kit.static_values import UnknownValueError
 from ...config.clip_config import ClipConfig
 from ...errors import ConfigError
 from ...port.catalog import FRAMEWORKS, clip_functions, positional_parameters
-from ...source.constants import constant
-from ...source.module import Module
+from ...source.constants import constant, followed
+from ...source.module import MAX_ALIASES, Module
 from ...source.project import Project
 from ...source.tree import Target, is_name, last_name
 from ..clip_use import OWN, ClipUse
 from . import clip_calls
-from .paths import file_of
+
+SAME = ("pathlib.Path", "str", "os.path.abspath")
 
 LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
@@ -248,15 +249,48 @@ def _rule(module: Module, call: ast.Call, name: str) -> ClipConfig | None:
 
 
 def _file(module: Module, call: ast.Call) -> Path:
+    """Return the file that a call reads. A relative path is searched in the folders of and above the source."""
     passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
     code = ast.unparse(call)
     try:
-        file = file_of(module, passed[0]) if passed else None
+        name = _path(module, passed[0]) if passed else Path()
     except UnknownValueError as unknown:
         raise ConfigError(RUN_TIME_PATH.format(call=code, part=unknown)) from None
+    folders = module.path.absolute().parents if module.path else ()
+    file = next((folder / name for folder in folders if (folder / name).is_file()), None)
     if file is None:
         raise ConfigError(NO_FILE.format(call=code))
     return file
+
+
+def _path(module: Module, node: ast.expr, depth: int = 0) -> Path:
+    """Return the path of a literal, or of code such as `Path(__file__).parent / "clip.toml"`."""
+    node = followed(module, node)
+    inner = partial(_path, module, depth=depth + 1)
+    if depth > MAX_ALIASES:
+        raise UnknownValueError(node)
+    match node:
+        case ast.Name(id="__file__") if module.path is not None:
+            return module.path.absolute()
+        case ast.Constant(value=str(text)) if text:
+            return Path(text)
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return inner(left) / inner(right)
+        case ast.Attribute(value=value, attr="parent"):
+            return inner(value).parent
+        case ast.Subscript(value=ast.Attribute(value=value, attr="parents"), slice=ast.Constant(value=int(index))):
+            with contextlib.suppress(IndexError):
+                return inner(value).parents[index]
+        case ast.Call(func=ast.Attribute(value=value, attr="resolve" | "absolute" as method), args=[]):
+            path = inner(value)
+            return path.resolve() if method == "resolve" and path.is_absolute() else path
+        case ast.Call(func=function, args=[argument]) if module.dotted(function) in SAME:
+            return inner(argument)
+        case ast.Call(func=function, args=[argument]) if module.dotted(function) == "os.path.dirname":
+            return inner(argument).parent
+        case ast.Call(func=function, args=[_, *_] as parts) if module.dotted(function) == "os.path.join":
+            return Path(*map(inner, parts))
+    raise UnknownValueError(node)
 
 
 def _config(module: Module, call: ast.Call, name: str, threshold: dict[str, Any]) -> ClipConfig:

@@ -17,6 +17,7 @@ from ..._kit.parse import UnreadableSourceError, parse_expression
 from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
+from ...config.formats import FORMATS
 from ...config.formats.trainers.paddle import ARGUMENTS, PADDLE
 from ...config.schema import is_off
 from ...errors import ConfigError
@@ -29,9 +30,10 @@ from ...source.module import Module, is_of_self
 from ...source.project import Project
 from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
-from ..clip_use import MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, NamedValue
+from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, NamedValue
 from ..rules.settings import name_of
 from . import clip_calls, engine_methods, notebooks, own_clips
+from .engine_methods import calls_at
 from .own_clips import NOT_CALLED
 
 MEASURES = ("get_total_norm", "global_norm")
@@ -144,11 +146,10 @@ def _native(
     function = clip_function(site.name)
     method = engine_methods.of_call(module, call) if function is None else None
     package = method.package if method else _package(site.name)
-    engine = engine_methods.of_site(module, site.line, site.column)
     assert module.path is not None
-    written = call or next(engine_methods.calls_at(module, site.line, site.column), None)
+    written = call or next(calls_at(module, site.line, site.column), None)
     code = module.code(written) if written is not None else ""
-    use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, engine=engine, code=code)
+    use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, code=code)
     if site.verdict == "left":
         off = use(ClipConfig(rule="none"), is_replaced=is_replaced)
         return _under_deepspeed(module, off) if site.rule == OFF else None
@@ -226,9 +227,9 @@ def _with_settings(
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
         trainer, _, argument = site.name.rstrip("=)").partition("(")
         default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
-        return engine_methods.with_loss_scaling(module, _under_deepspeed(module, default))
+        return _with_loss_scaling(module, _under_deepspeed(module, default))
     if call is None:  # an argument of a trainer
-        return engine_methods.with_loss_scaling(module, _under_deepspeed(module, use(config)))
+        return _with_loss_scaling(module, _under_deepspeed(module, use(config)))
     _check_arguments(module, call, site.name)
     code = clip_calls.with_threshold_slot(call, function.parameters, function.limits) if function else ""
     clip_calls.check(module, call, config.rule, clip_calls.kind_of(function) if function else "in place")
@@ -269,7 +270,7 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
 
 def _node(module: Module, use: ClipUse, code: str) -> ast.expr | None:
     """Return the expression with this code in the call at the place of a clip."""
-    calls = engine_methods.calls_at(module, use.line, use.column)
+    calls = calls_at(module, use.line, use.column)
     inner = (each for call in calls for each in ast.walk(call) if isinstance(each, ast.expr))
     written = ast.unparse(parse_expression(code))
     return next((each for each in inner if ast.unparse(each) == written), None)
@@ -298,11 +299,26 @@ def _under_deepspeed(module: Module, use: ClipUse) -> ClipUse:
     """Return a clip of unknown effect for TrainingArguments if the settings of DeepSpeed are in no file."""
     if use.package not in HUGGING_FACE or use.config is None:
         return use
-    for call in engine_methods.calls_at(module, use.line, use.column):
+    for call in calls_at(module, use.line, use.column):
         for value in (followed(module, each.value) for each in call.keywords if each.arg == "deepspeed"):
             if not _is_file(module, value):
                 return replace(use, config=None, why_unknown=DEEPSPEED.format(code=shortened(value)))
     return use
+
+
+def _with_loss_scaling(module: Module, use: ClipUse) -> ClipUse:
+    """Take other arguments of a trainer into account that change its action, such as fp16=True."""
+    trainer = FORMATS.get(ARGUMENT_FORMATS.get(use.package, ""))
+    if trainer is None or use.config is None:
+        return use
+    values: dict[str, Any] = {}
+    for argument in (each for call in calls_at(module, use.line, use.column) for each in call.keywords):
+        if argument.arg in trainer.fp16:
+            with contextlib.suppress(ConfigError):  # a value that is only known at run time
+                values[argument.arg] = constant(module, argument.value)
+    scaling = trainer.loss_scaling(values)
+    origin = {"provenance": {"format": trainer.name, **scaling}}
+    return replace(use, config=use.config.model_copy(update=origin)) if scaling else use
 
 
 def _is_file(module: Module, node: ast.expr) -> bool:
