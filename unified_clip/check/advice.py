@@ -59,8 +59,8 @@ SENTENCES = {
     "own": "Use {clip} instead of this file.",
     "change": "Change the clip to match {clip}, or add the clip to check.ignore with a reason.",
     "keep": "To keep this clip, add it to check.ignore with a reason.",
-    "unused": "If a clip was deleted, restore the clip. Otherwise, remove the setting. If other code reads {name}, "
-    "also check that code. An entry of check.ignore for this setting does not satisfy check.require or check.each.",
+    "unused": "If a clip was deleted, restore the clip. Otherwise, remove this line. If other code reads {name}, also "
+    "check that code.",
     "declare": "If your own code reads this key, add to {clip}, with the rule by which your code clips. The check then "
     "compares the value. If the code does not clip with a value such as 0, also list that value in off, as in off = "
     "[0].",
@@ -203,10 +203,6 @@ class Advisor:
         except NotRepresentableError:
             return self._say("nearest after")
         return ""
-
-
-def is_of_trainer(use: ClipUse, format_: str) -> bool:
-    return ARGUMENT_FORMATS.get(use.package) == format_ != ""
 
 
 def leaves(data: dict[str, Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:

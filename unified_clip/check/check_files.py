@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,15 +25,23 @@ from . import (
     files_to_check,
     trainer_files,
 )
-from .clip_use import OWN, ClipUse, FoundClips, shown
+from .clip_use import ARGUMENT_FORMATS, OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
 from .python.notebooks import NOTEBOOK
-from .rules import accepted, declared_keys, ignoring, patterns, required, settings, settings_from_files, unused_entries
+from .rules import accepted, declared_keys, ignoring, patterns, required, settings, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
+
+CONFIGURATIONS = re.compile(r"conf(ig)?s?/")
+"""Matches the files of a Hydra program whose code is in another folder, such as src."""
+
+SET_IN_FILES = (
+    "{place} {clip}: The source does not set this clip. The check compares the clip in {files}, and assumes that the "
+    "trainer gets its arguments from there. Options on a command line override a file."
+)
 
 LEFT_TO_TRAINER = (
     "HF's Trainer clips at max_grad_norm of TrainingArguments. If you train without Trainer, set gradient_clipping in "
@@ -252,16 +261,34 @@ def _without_passed(uses: Sequence[ClipUse], file_uses: FoundClips, project: Pro
     for use in uses:
         files: list[ClipUse] = []
         if SET_OUTSIDE in use.why_unknown:
-            is_hydra = b"hydra" in project.read(use.path)
-            files = settings_from_files.files_of(use, file_uses.uses, root, is_hydra=is_hydra)
+            files = _files_of_trainer(use, file_uses.uses, root, is_hydra=b"hydra" in project.read(use.path))
             files = [each for each in files if _sets_clip(each) or not use.is_set_outside]
         configs = [each.config for each in files if each.config is not None]
         is_known = len(configs) == len(files) > 0
         if is_known and (use.path not in own or all(map(is_off, configs))):
-            file_uses.notes.append(settings_from_files.note(use, files))
+            names = " and ".join(dict.fromkeys(f"{shown(each.path)}:{each.line}" for each in files))
+            file_uses.notes.append(
+                SET_IN_FILES.format(place=f"{shown(use.path)}:{use.line}", clip=use.clip, files=names)
+            )
             file_uses.elsewhere.append(use.path)
         else:
             yield use
+
+
+def _line(use: ClipUse) -> str:
+    return f"{shown(use.path)}:{use.line}"
+
+
+def _files_of_trainer(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: bool) -> list[ClipUse]:
+    """Return the clips in files of the same trainer near a script. A script with Hydra can also read `conf/**`."""
+    format_ = ARGUMENT_FORMATS.get(use.package)
+    of_trainer = [
+        each for each in uses if each.format == format_ != "" or (each.is_callback and each.config is not None)
+    ]
+    near = [each for each in of_trainer if any(patterns.is_near(file, use.path, root) for file in each.files)]
+    if near or not is_hydra:
+        return near
+    return [each for each in of_trainer if CONFIGURATIONS.match(patterns.relative(each.path, root))]
 
 
 def _sets_clip(use: ClipUse) -> bool:
@@ -322,4 +349,4 @@ def _leave_to_trainer(file_uses: FoundClips) -> None:
         if is_auto and use.engine == DEEPSPEED:
             file_uses.uses.remove(use)
             file_uses.elsewhere.append(use.path)
-            file_uses.notes.append(f"{shown(use.path)}:{use.line} {use.clip}: {LEFT_TO_TRAINER}")
+            file_uses.notes.append(f"{_line(use)} {use.clip}: {LEFT_TO_TRAINER}")

@@ -30,7 +30,7 @@ from ...source.module import Module, is_of_self
 from ...source.project import Project
 from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
-from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, NamedValue
+from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse
 from ..rules.settings import name_of
 from . import clip_calls, engine_methods, notebooks, own_clips
 from .engine_methods import calls_at
@@ -218,12 +218,7 @@ def _with_settings(
         rules = [each for each in settings() if each.keyword == option == MAX_GRAD_NORM]
         rule = next((each for each in rules if use.keywords["package"] in each.packages), None)
         config = ClipConfig(rule=rule.rule, family=rule.family, threshold=1.0) if rule and rule.rule else None
-        defaults = _defaults_of_field(module, option) if rule else []
-        defaults = defaults or ([float(rule.default)] if rule and rule.default else [])
-        if defaults and None not in defaults:
-            why = f"{why.partition('. ')[0]}. The default is {' or '.join(map(format_value, defaults))}."
-        values = tuple(NamedValue(option, each) for each in defaults)
-        return use(why_unknown=why, is_set_outside=True, option=option, rule=config, values=values)
+        return use(why_unknown=why, is_set_outside=True, option=option, rule=config)
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
         trainer, _, argument = site.name.rstrip("=)").partition("(")
         default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
@@ -274,19 +269,6 @@ def _node(module: Module, use: ClipUse, code: str) -> ast.expr | None:
     inner = (each for call in calls for each in ast.walk(call) if isinstance(each, ast.expr))
     written = ast.unparse(parse_expression(code))
     return next((each for each in inner if ast.unparse(each) == written), None)
-
-
-def _defaults_of_field(module: Module, name: str) -> list[float | None]:
-    """Return the defaults of the fields of this name, in classes of a file such as `class Own(TrainingArguments)`."""
-    defaults: list[float | None] = []
-    for node in module.nodes:
-        match node:
-            case ast.AnnAssign(target=ast.Name(id=field), value=ast.expr() as value) if field == name:
-                defaults.append(None)
-                with contextlib.suppress(ConfigError, OverflowError):
-                    number = constant(module, value)
-                    defaults[-1] = float(number) if is_number(number) else None
-    return defaults
 
 
 def _passes_class(module: Module, call: ast.Call | None) -> bool:

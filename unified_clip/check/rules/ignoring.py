@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..._kit.static_values import is_number
 from ...config.check_rules import Ignore
 from ...config.clip_config import ClipConfig
 from ...config.families import family_difference
@@ -94,9 +93,6 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
         return rule.rule == "none"
     if use.rule_of_any_threshold and rule.threshold is None:
         use = replace(use, config=ClipConfig(**{**use.rule_of_any_threshold.data(), "threshold": config.threshold}))
-    defaults = {each.value for each in use.values if is_number(each.value)}
-    if use.config is None and use.rule is not None and len(defaults) == 1:  # a trainer's argument, set elsewhere
-        use = replace(use, config=ClipConfig(**{**use.rule.data(), "threshold": defaults.pop()}))
     if use.config is None:
         return False
     if rule.rule == "none":

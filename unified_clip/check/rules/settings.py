@@ -19,18 +19,14 @@ from ...errors import ConfigError
 from ...source.constants import followed
 from ...source.module import Module
 from ...source.project import Project
-from ...source.tree import last_name
 from .. import settings
 from ..clip_use import ClipUse, NamedValue, inner_values
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
-from ..settings import COMMENT, REMOVED, Setting
+from ..settings import REMOVED, Setting
 from ..trainer_files import GLOB, SOURCES, has_number
 from . import patterns
 
 AT_RUN_TIME = "The value of this key, {code}, is only known at run time. Write a number."
-PLAIN_BASES = ("ABC", "BaseModel", "Enum", "Generic", "NamedTuple", "Protocol", "TypedDict", "object")
-"""Base classes that read no setting."""
-
 WHY = (
     "This setting is named like a clip setting, but the code that reads the setting is unknown. Compare its value with "
     "the clip configuration by hand, and add the setting to check.ignore with a reason."
@@ -63,12 +59,6 @@ OF_A_SCRIPT = (
     "A clip reads an option of this name, but no clip of this command's script gives the value a rule. Also check the "
     "script, or add the line to check.ignore with a reason."
 )
-UNREAD = (
-    "This setting is named like a clip setting, but no clip reads the setting. The name of the setting "
-    "occurs nowhere else in the checked code."
-)
-
-
 # -- settings that a clip reads, or that are named like a clip
 
 
@@ -134,14 +124,9 @@ def named(
             others.append(setting)
             of_clips += [setting] if rule else []
     values = tuple(leaf for each in others for leaf in inner_values(each.value, each.name))
-    module = project.readable(path) if path.suffix.lower() in SOURCES else None
-    are_read = [module is None or _is_read(project, module, each, near) for each in others]
-    if others and not any(are_read):
-        yield _named(path, others[0], why_unknown=UNREAD, values=values, unused=others[0].name)
-    elif others:
-        first = others[are_read.index(True)]
-        why = WHY if module is not None else NO_FORMAT.replace(GLOB, GLOB.format(file=path.name))
-        yield _named(path, first, why_unknown=MAY_BE_OFF if first in of_clips else why, values=values)
+    if others:
+        why = WHY if path.suffix.lower() in SOURCES else NO_FORMAT.replace(GLOB, GLOB.format(file=path.name))
+        yield _named(path, others[0], why_unknown=MAY_BE_OFF if others[0] in of_clips else why, values=values)
 
 
 def _with_key_of_trainer(path: Path, setting: Setting) -> ClipUse | None:
@@ -226,29 +211,6 @@ def _rule_of(readers: Sequence[ClipUse]) -> ClipConfig | None:
     placeholders = (ClipConfig(**{**rule.data(), "threshold": 1.0}) for rule in found if rule is not None)
     rules = {rule.dumps("json"): rule for rule in placeholders}
     return next(iter(rules.values())) if len(rules) == 1 else None
-
-
-def _is_read(project: Project, module: Module, setting: Setting, near: Sequence[Path]) -> bool:
-    """Return whether code might read a setting: code in the files `near`, or a library that gets the setting."""
-    assert setting.node is not None
-    readers: list[str] = []
-    for node in module.ancestors(setting.node):
-        if isinstance(node, ast.Call) and last_name(node.func) not in ("dict", "field"):
-            readers = [last_name(node.func)]
-            break
-        if isinstance(node, ast.ClassDef):
-            readers = [last_name(base) for base in node.bases if last_name(base) not in PLAIN_BASES]
-            break
-    if not all(_occurs(project, name, rf"^[ \t]*(class|def)\s+{re.escape(name)}\b", near) for name in readers):
-        return True
-    other = rf"(?<!\w){re.escape(setting.name)}(?!\w)(?![\"']?\s*(:[^=\n]*)?(=[^=]|:))"
-    return _occurs(project, setting.name, other, near)
-
-
-def _occurs(project: Project, word: str, pattern: str, near: Sequence[Path]) -> bool:
-    texts = (text for path in near if word.encode() in (text := project.read(path)))
-    code = (COMMENT.sub("", text.decode("utf-8", "replace")) for text in texts)
-    return any(re.search(pattern, each, re.MULTILINE) for each in code)
 
 
 def name_of(module: Module, node: ast.expr) -> str:
