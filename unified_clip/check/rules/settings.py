@@ -59,7 +59,6 @@ OF_A_SCRIPT = (
     "A clip reads an option of this name, but no clip of this command's script gives the value a rule. Also check the "
     "script, or add the line to check.ignore with a reason."
 )
-# -- settings that a clip reads, or that are named like a clip
 
 
 def named(
@@ -93,35 +92,15 @@ def named(
     for setting in settings.of_file(project, path, may_set_clip):
         if setting.command and setting.value != REMOVED and _option(setting) in of_trainer:
             continue
-        if (use := _with_key_of_trainer(path, setting)) is not None:
-            yield use
-            continue
-        is_option = setting.is_option
-        is_code = setting.node is not None and not setting.is_assigned
-        is_like_clip = _is_like_clip(setting)
         replaces = any(_reads(use, path, setting) for use in clips if use.path in near)
-        is_named = not is_code and MAY_BE_CLIP.search(setting.name) is not None
-        may_be_clip = is_option or is_named or is_like_clip or replaces or setting.command != ""
-        readers = _readers(project, setting, clips, near, sources) if may_be_clip else []
-        rule = _rule_of(readers if is_like_clip else [each for each in readers if each.path in near])
-        if rule is not None and is_number(setting.value) and 0 < setting.value <= sys.float_info.max:
-            config = ClipConfig(**{**rule.data(), "threshold": float(setting.value)})
-            option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
-            yield _named(path, setting, config=config, is_setting=True, option=option)
-        elif rule is not None and setting.changes:
-            why = AT_RUN_TIME.format(code=setting.code)
-            yield _named(path, setting, why_unknown=why, values=(NamedValue(setting.name, None),))
-        elif setting.command and is_number(setting.value) and "_".join(setting.path).replace("-", "_") in options:
-            yield _named(path, setting, why_unknown=OF_A_SCRIPT, is_setting=True, option=setting.name)
-        elif setting.command and MAY_BE_CLIP.search(".".join(setting.path)) and (is_like_clip or _sets_rule(setting)):
-            numbers = (NamedValue(".".join(setting.path), setting.value),) if is_number(setting.value) else ()
-            yield _named(path, setting, why_unknown=UNKNOWN_READER, values=numbers)
-        elif (
-            has_number(setting.value)
-            and not (is_option or setting.command)
-            and (rule or (not is_known and is_like_clip))
-        ):
-            others.append(setting)
+        rule = _rule(project, setting, clips, near, sources, replaces=replaces)
+        use = _with_key_of_trainer(path, setting) or _with_rule(path, setting, rule, replaces=replaces)
+        if use is None and setting.command:
+            use = _of_command(path, setting, options)
+        if use is not None:
+            yield use
+        elif has_number(setting.value) and not (setting.is_option or setting.command):
+            others += [setting] if rule or (not is_known and _is_like_clip(setting)) else []
             of_clips += [setting] if rule else []
     values = tuple(leaf for each in others for leaf in inner_values(each.value, each.name))
     if others:
@@ -146,6 +125,53 @@ def _with_key_of_trainer(path: Path, setting: Setting) -> ClipUse | None:
         return replace(use, config=ClipConfig(**convert.settings((trainer, Document("", "", "args", data)))))
     except ConfigError as error:
         return replace(use, why_unknown=str(error))
+
+
+def _rule(
+    project: Project,
+    setting: Setting,
+    clips: Sequence[ClipUse],
+    near: Sequence[Path],
+    sources: Sequence[Path],
+    *,
+    replaces: bool,
+) -> ClipConfig | None:
+    """Return the rule of the clips that read a setting, or None if they are unknown or their rules differ.
+
+    replaces: Whether code sets an attribute that a clip near it reads.
+    """
+    is_code = setting.node is not None and not setting.is_assigned
+    is_named = not is_code and MAY_BE_CLIP.search(setting.name) is not None
+    is_like_clip = _is_like_clip(setting)
+    if not (is_like_clip or is_named or setting.is_option or replaces or setting.command):
+        return None
+    readers = _readers(project, setting, clips, near, sources)
+    found = [use.rule or use.config for use in readers if is_like_clip or use.path in near]
+    placeholders = (ClipConfig(**{**rule.data(), "threshold": 1.0}) for rule in found if rule is not None)
+    rules = {rule.dumps("json"): rule for rule in placeholders}
+    return next(iter(rules.values())) if len(rules) == 1 else None
+
+
+def _with_rule(path: Path, setting: Setting, rule: ClipConfig | None, *, replaces: bool) -> ClipUse | None:
+    if rule is not None and is_number(setting.value) and 0 < setting.value <= sys.float_info.max:
+        config = ClipConfig(**{**rule.data(), "threshold": float(setting.value)})
+        option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
+        return _named(path, setting, config=config, is_setting=True, option=option)
+    if rule is not None and setting.changes:
+        why = AT_RUN_TIME.format(code=setting.code)
+        return _named(path, setting, why_unknown=why, values=(NamedValue(setting.name, None),))
+    return None
+
+
+def _of_command(path: Path, setting: Setting, options: Set[str]) -> ClipUse | None:
+    """Return a clip of unknown effect for an option that a clip of another script reads, or that is named like one."""
+    name = ".".join(setting.path)
+    if is_number(setting.value) and name.replace("-", "_").replace(".", "_") in options:
+        return _named(path, setting, why_unknown=OF_A_SCRIPT, is_setting=True, option=setting.name)
+    if MAY_BE_CLIP.search(name) and (_is_like_clip(setting) or _sets_rule(setting)):
+        numbers = (NamedValue(name, setting.value),) if is_number(setting.value) else ()
+        return _named(path, setting, why_unknown=UNKNOWN_READER, values=numbers)
+    return None
 
 
 def _sets_rule(setting: Setting) -> bool:
@@ -203,14 +229,6 @@ def _script_of(setting: Setting) -> str:
     option = rf"(?<![\w./-])[+~-]*{re.escape('.'.join(setting.path))}(?![\w.-])"
     scripts = SCRIPT.findall(ARGUMENT.sub("", re.split(option, setting.command)[0]))
     return scripts[-1] if scripts else ""
-
-
-def _rule_of(readers: Sequence[ClipUse]) -> ClipConfig | None:
-    """Return the rule of clips, or None if their rules differ."""
-    found = [use.rule or use.config for use in readers]
-    placeholders = (ClipConfig(**{**rule.data(), "threshold": 1.0}) for rule in found if rule is not None)
-    rules = {rule.dumps("json"): rule for rule in placeholders}
-    return next(iter(rules.values())) if len(rules) == 1 else None
 
 
 def name_of(module: Module, node: ast.expr) -> str:
