@@ -17,11 +17,7 @@ from ..config.schema import is_off
 from ..errors import ConfigError
 from .clip_use import OWN, ClipUse
 
-CALLBACKS = {
-    "integrations.transformers_callback.ClipCallback": ("transformers", "trl"),
-    "integrations.lightning_callback.ClipCallback": ("lightning", "pytorch_lightning"),
-}
-"""Maps a callback of unified_clip to the packages of the trainers that call it."""
+CALLBACKS = ("integrations.transformers_callback.ClipCallback", "integrations.lightning_callback.ClipCallback")
 
 CLASSES = {f"{OWN}.{name}": f"{OWN}.{name}" for name in CALLBACKS}
 CLASSES["ClipCallback"] = f"{OWN}.integrations.lightning_callback.ClipCallback"
@@ -49,13 +45,6 @@ def _marked(use: ClipUse) -> ClipUse:
     if callbacks[0] is None or not all(callbacks):
         return use
     return replace(use, is_replaced=is_off(use.config))
-
-
-def packages_of_callbacks(path: Path) -> set[str]:
-    """Return the packages of the trainers for which a Python file creates a `ClipCallback`."""
-    text = atomic_files.read_text(path, errors="replace")
-    names = [name for name in CALLBACKS if name.split(".")[1] in text and "ClipCallback(" in text]
-    return {package for name in names for package in CALLBACKS[name]}
 
 
 def _read(path: Path) -> Iterator[ClipUse]:

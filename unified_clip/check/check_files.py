@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,15 +25,23 @@ from . import (
     files_to_check,
     trainer_files,
 )
-from .clip_use import OWN, ClipUse, FoundClips, shown
+from .clip_use import ARGUMENT_FORMATS, OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
 from .python.notebooks import NOTEBOOK
-from .rules import accepted, ignoring, patterns, required, settings, settings_from_files, unused_entries
+from .rules import accepted, declared_keys, ignoring, patterns, required, settings, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
+
+CONFIGURATIONS = re.compile(r"conf(ig)?s?/")
+"""Matches the files of a Hydra program whose code is in another folder, such as src."""
+
+SET_IN_FILES = (
+    "{place} {clip}: The source does not set this clip. The check compares the clip in {files}, and assumes that the "
+    "trainer gets its arguments from there. Options on a command line override a file."
+)
 
 LEFT_TO_TRAINER = (
     "HF's Trainer clips at max_grad_norm of TrainingArguments. If you train without Trainer, set gradient_clipping in "
@@ -51,6 +60,7 @@ def check(
     """Compare every clip in `files` with a clip configuration. `paths` are the paths that the user passed."""
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
+    unused_entries.check_removed(clip, rules)
     trainer_files.check_rules(clip, rules)
     root = clip.resolve().parent
     reports = [file for file in files if files_to_check.is_report(file)]
@@ -58,12 +68,15 @@ def check(
     advance(len(reports))
     project = Project([path for path in files if path.suffix.lower() in SOURCES], cache(notebooks.python_source))
     file_uses = _read(project, files, rules, root, advance)
-    settings.add_declared(file_uses, project, files, config, root)
-    file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
-    without_clips, left_to_trainers = required.each(rules.each, project, files, file_uses, root)
-    judge = Judge(config, clip, file_uses.uses)
+    declared_keys.add_declared(file_uses, project, files, config, root)
+    file_uses.uses = [
+        use if use.config is None else replace(use, config=compare.with_own_action(use.config, config))
+        for use in file_uses.uses
+    ]
+    without_clips = list(required.each(rules.each, project, files, file_uses, root))
+    judge = Judge(config, clip)
     baseline = accepted.read(clip)
-    judged = _judge_all(judge, baseline, file_uses, without_clips, files, rules, root, nearest=nearest)
+    judged = _judge_all(judge, baseline, file_uses, without_clips, rules, root, nearest=nearest)
     missing, notes = required.check(clip, rules.require, paths, files, file_uses, judged.unverified)
     unused = unused_entries.find(clip, rules, judged.used, files, paths, file_uses.uses)
     findings = [*judged.findings, *missing, *unused]
@@ -78,7 +91,6 @@ def check(
         accepted=judged.accepted,
         notes=[
             *notes,
-            *left_to_trainers,
             *file_uses.notes,
             *judge.notes,
             *baseline.notes(files),
@@ -113,7 +125,6 @@ def _judge_all(
     baseline: accepted.Accepted,
     file_uses: FoundClips,
     without_clips: Sequence[ClipUse],
-    files: Sequence[Path],
     rules: CheckRules,
     root: Path,
     *,
@@ -137,12 +148,8 @@ def _judge_all(
         result = add(use, finding) if finding is not None else result
         judged.unverified += [use] if result == "ignored" and not ignoring.shows_clip(rules.ignore, use, root) else []
         judged.clips.append(clip_result(use, result))
-    files_without_clip = (
-        (without_clips, required.CLIP_HERE),
-        (required.explicit(rules.explicit, files, file_uses, root), required.SET_KEY),
-    )
-    for use, edit in ((use, edit) for uses, edit in files_without_clip for use in uses):
-        add(use, make_finding(use, "missing" if use.unclipped else "unknown", use.why_unknown, edit))
+    for use in without_clips:
+        add(use, make_finding(use, "missing", use.why_unknown, required.CLIP_HERE))
     return judged
 
 
@@ -162,11 +169,10 @@ def _read(
         elif path.suffix.lower() != NOTEBOOK and (
             (format_ := _declared(path, rules, root)) or trainer_files.may_be_configuration(path)
         ):
-            uses = _with_rules(callback_files.with_callbacks(path, trainer_files.read(path, format_)), rules, root)
+            uses = _without_replaced(callback_files.with_callbacks(path, trainer_files.read(path, format_)))
             _add_configuration(path, uses, file_uses)
-            if path.suffix.lower() not in SOURCES and not any(
-                use.format or use.clip == "configuration" for use in uses
-            ):
+            is_of_trainer = any(use.format or use.clip == "configuration" for use in uses)
+            if path.suffix.lower() not in SOURCES and (command_lines.is_shell(path) or not is_of_trainer):
                 others.append(path)
         if path.suffix.lower() in SOURCES and not problem:
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
@@ -175,11 +181,11 @@ def _read(
             advance(1)
     _leave_out_bases(file_uses, rules, root)
     uses = source_files.read(project, sources, advance, configurations)
-    uses += _settings(project, sources, others, uses, configurations, root)
-    uses = _with_rules(list(notebooks.with_cells(uses)), rules, root)
+    uses += _settings(project, sources, others, uses, file_uses.uses, configurations, root)
+    uses = _without_replaced(list(notebooks.with_cells(uses)))
     uses = list(_without_passed(uses, file_uses, project, root))
     kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
-    file_uses.uses = list(settings.without_repeats(kept + uses))
+    file_uses.uses = kept + uses
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
@@ -190,6 +196,7 @@ def _settings(
     sources: Sequence[Path],
     others: Sequence[Path],
     clips: Sequence[ClipUse],
+    of_trainers: Sequence[ClipUse],
     configurations: Set[Path],
     root: Path,
 ) -> Iterator[ClipUse]:
@@ -207,10 +214,17 @@ def _settings(
         if not (trainer_files.may_name_clip(path) or any(name in text for name in names)):
             continue
         is_known = is_source and path in known and b"ml_collections" not in text
-        is_known |= command_lines.is_shell(path)  # `command_lines` reports its settings
-        for use in settings.named(project, path, sources, clips, root, is_known=is_known):
+        of_trainer = {name for use in of_trainers if use.path == path for name in _options_of(use)}
+        for use in settings.named(project, path, sources, clips, root, of_trainer, is_known=is_known):
             if (use.path, use.line) not in compared:
                 yield use
+
+
+def _options_of(use: ClipUse) -> Iterator[str]:
+    """Yield the options of a script that its trainer reads."""
+    trainer = FORMATS.get(use.format)
+    if trainer is not None and use.document is not None and use.document.kind == "args":
+        yield from (str(keys[-1]).replace("-", "_") for keys in placement.read_paths(use.document, trainer))
 
 
 def _declared(path: Path, rules: CheckRules, root: Path) -> str:
@@ -247,37 +261,42 @@ def _without_passed(uses: Sequence[ClipUse], file_uses: FoundClips, project: Pro
     for use in uses:
         files: list[ClipUse] = []
         if SET_OUTSIDE in use.why_unknown:
-            is_hydra = b"hydra" in project.read(use.path)
-            files = settings_from_files.files_of(use, file_uses.uses, root, is_hydra=is_hydra)
+            files = _files_of_trainer(use, file_uses.uses, root, is_hydra=b"hydra" in project.read(use.path))
             files = [each for each in files if _sets_clip(each) or not use.is_set_outside]
         configs = [each.config for each in files if each.config is not None]
         is_known = len(configs) == len(files) > 0
         if is_known and (use.path not in own or all(map(is_off, configs))):
-            file_uses.notes.append(settings_from_files.note(use, files))
+            names = " and ".join(dict.fromkeys(f"{shown(each.path)}:{each.line}" for each in files))
+            file_uses.notes.append(
+                SET_IN_FILES.format(place=f"{shown(use.path)}:{use.line}", clip=use.clip, files=names)
+            )
             file_uses.elsewhere.append(use.path)
         else:
             yield use
+
+
+def _line(use: ClipUse) -> str:
+    return f"{shown(use.path)}:{use.line}"
+
+
+def _files_of_trainer(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: bool) -> list[ClipUse]:
+    """Return the clips in files of the same trainer near a script. A script with Hydra can also read `conf/**`."""
+    format_ = ARGUMENT_FORMATS.get(use.package)
+    of_trainer = [
+        each for each in uses if each.format == format_ != "" or (each.is_callback and each.config is not None)
+    ]
+    near = [each for each in of_trainer if any(patterns.is_near(file, use.path, root) for file in each.files)]
+    if near or not is_hydra:
+        return near
+    return [each for each in of_trainer if CONFIGURATIONS.match(patterns.relative(each.path, root))]
 
 
 def _sets_clip(use: ClipUse) -> bool:
     return use.has_key or use.is_callback or (use.config is not None and is_off(use.config))
 
 
-def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
-    uses = [replace(use, needs_key=use.by_default and patterns.matches_use(rules.explicit, use, root)) for use in uses]
+def _without_replaced(uses: Sequence[ClipUse]) -> list[ClipUse]:
     return [use for use in uses if not use.is_replaced]
-
-
-def _with_any_nonfinite(
-    uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
-) -> Iterator[ClipUse]:
-    for use in uses:
-        if not patterns.matches_use(rules.nonfinite, use, root):
-            yield use if use.config is None else replace(use, config=compare.with_own_action(use.config, config))
-        elif use.config is not None and not is_off(use.config) and use.config.nonfinite != config.nonfinite:
-            yield replace(use, config=ClipConfig(**{**use.config.data(), "nonfinite": config.nonfinite}))
-        else:
-            yield use
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
@@ -301,7 +320,7 @@ def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> No
             continue  # the file that inherits the clip shows the trainer
         is_base = use.read is not None and use.read.resolve() in file_uses.bases
         if not is_base or (use.config is not None and not use.by_default):
-            lists = (rules.explicit, rules.nearest, rules.nonfinite)
+            lists = (rules.nearest,)
             key = (
                 *_effect_of(use, rules, root),
                 use.clip,
@@ -330,4 +349,4 @@ def _leave_to_trainer(file_uses: FoundClips) -> None:
         if is_auto and use.engine == DEEPSPEED:
             file_uses.uses.remove(use)
             file_uses.elsewhere.append(use.path)
-            file_uses.notes.append(f"{shown(use.path)}:{use.line} {use.clip}: {LEFT_TO_TRAINER}")
+            file_uses.notes.append(f"{_line(use)} {use.clip}: {LEFT_TO_TRAINER}")

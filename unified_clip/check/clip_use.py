@@ -111,7 +111,6 @@ class ClipUse:
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""
 
-    needs_key: bool = False
     is_replaced: bool = False
     """Whether the trainer's clip is off, and unified_clip clips in the same file."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from .._kit import atomic_files
 from .._kit.atomic_files import FileError
+from .._kit.display import counted
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
 from ..source.directories import files_below, is_installed
@@ -28,12 +28,13 @@ MAX_NOTEBOOK_BYTES = 64 << 20
 
 TOO_LARGE = "It is larger than"
 
-UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
+UNREAD = (
+    ".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet", ".cfg", ".conf", ".ini", ".txt",
+    ".args", ".env", ".zsh", ".bat", ".ps1", "dockerfile", "justfile",
+)  # fmt: skip
+"""Endings of files that the check does not read. `notes` mentions such a file if its text mentions a clip."""
 
-OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", ".zsh", ".bat", ".ps1", "dockerfile", "justfile")
-"""Endings of files that rarely contain clips. `notes` mentions such a file only if its text mentions a clip."""
-
-HIDDEN = "in hidden directories"
+MAX_NAMED = 3
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 """`notes` ignores files in these directories."""
 
@@ -100,27 +101,23 @@ def is_report(path: Path) -> bool:
 def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
     names = ", ".join(map(shown, reports))
     texts = [f"The check does not read its own reports: {names}."] if reports else []
-    files = {file: kind for path in paths if path.is_dir() for file, kind in _unread_below(path)}
-    if files:
-        counts = Counter(files.values())
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-        naming = sorted(file for file in files if names_clip(file))
-        verb = "names" if len(naming) == 1 else "name"
-        names = f" Of these files, {len(naming)} {verb} a clip, such as {shown(naming[0])}." if naming else ""
-        texts.append(f"Unread files that may contain clips: {kinds}.{names}")
+    folders = [path for path in paths if path.is_dir()]
+    unread = sorted(file for folder in folders for file in _unread_below(folder) if names_clip(file))
+    if unread:
+        texts.append(f"The check does not read {counted(len(unread), 'file')} with a clip's name: {_some(unread)}.")
     return texts
 
 
-def _unread_below(root: Path) -> Iterator[tuple[Path, str]]:
+def _some(files: Sequence[Path]) -> str:
+    more = f" and {len(files) - MAX_NAMED} more" if len(files) > MAX_NAMED else ""
+    return f"{', '.join(map(shown, files[:MAX_NAMED]))}{more}"
+
+
+def _unread_below(root: Path) -> Iterator[Path]:
+    """Yield the files of kinds that the check does not read, and the files in hidden directories."""
     for name, folders, names in os.walk(root):
         folder = Path(name)
         folders[:] = [each for each in folders if each not in TOOL_DIRECTORIES and not is_installed(folder / each)]
         is_hidden = any(part.startswith(".") for part in folder.relative_to(root).parts)
-        for file in (folder / each for each in names):
-            kind = file.suffix.lower()
-            if is_hidden and file.name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES)) and names_clip(file):
-                yield file, HIDDEN
-            elif not is_hidden and kind in UNREAD_SUFFIXES:
-                yield file, kind
-            elif not is_hidden and file.name.lower().endswith(OTHER_ENDS) and names_clip(file):
-                yield file, kind or file.name
+        ends = (*SUFFIXES, *UNREAD) if is_hidden else UNREAD
+        yield from (folder / each for each in names if each.lower().endswith(ends))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,25 +14,12 @@ from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
 from ..config.families import family_difference
 from ..config.formats import FORMATS
-from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
 from .advice import Advisor
-from .callback_files import packages_of_callbacks
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
 from .rules import patterns
 
-NORM = re.compile(r"the norm( from \S+)?")
-
-
-NO_DEFAULT = (
-    "check.explicit requires this key, but the file does not set the key, so the trainer's default applies. A "
-    "misspelt key or another version of the trainer can change the clip unnoticed."
-)
-
-
-OFF_HINT = "If {own} clips the gradients of this training, switch this clip off, and add to {clip}:\n{entry}"
-OFF_ELSEWHERE = "Or, if your code clips these gradients with {clip}, switch this clip off, and add to {clip}:\n{entry}"
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
 ENTRY = """[[check.ignore]]
@@ -45,14 +31,9 @@ reason = "..."
 
 
 class Judge:
-    def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
+    def __init__(self, config: ClipConfig, file: Path) -> None:
         self.config, self._file = config, file
-        self._uses = uses
-        own = [use for use in uses if use.is_own and (use.package or use.is_callback)]
-        self._own = [use.path for use in own if use.config is not None and not use.unused]
-        self._callbacks = {path: packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
         self._near: dict[str, list[str]] = {}
-        self._elsewhere: list[str] = []
         self._not_finite: dict[str, list[tuple[str, str]]] = {}
         self._text = " ".join(describe.sentences(config))
         self._comparisons: dict[str, compare.ConfigComparison] = {}
@@ -68,13 +49,8 @@ class Judge:
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
-            edit = advisor.edit_of_unknown(use)
-            edit = self._with_advice_to_switch_off(use, edit, without_callback=use.is_set_outside)
-            return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
+            return "unknown", self._finding(use, "unknown", use.why_unknown, advisor.edit_of_unknown(use))
         family = family_difference(use.config, self.config)
-        if use.needs_key and self._is_accepted(use.config, nearest=nearest):
-            edit = self._with_advice_to_switch_off(use, advisor.settings(use), without_callback=False)
-            return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if use.config.not_finite:
             place = f"{shown(use.path)}:{use.line}"
             self._not_finite.setdefault(use.config.not_finite, []).append((place, use.clip))
@@ -114,7 +90,9 @@ class Judge:
         return self._finding(again, "drift", does, edit, [difference], does)
 
     def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
-        edit = f"{advisor.advice_by_code(use)}\nOr, if no clip is needed, add to {self._file.name}:\n{self._entry(use)}"
+        glob = patterns.relative(use.path, self._file.resolve().parent)
+        entry = ENTRY.format(glob=glob, clip=use.clip)
+        edit = f"{advisor.edit_of_unknown(use)}\nOr, if no clip is needed, add to {self._file.name}:\n{entry}"
         return self._finding(use, "missing", use.why_unknown, edit)
 
     def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
@@ -122,14 +100,12 @@ class Judge:
         does = " ".join(describe.sentences(config))
         compared = self._comparison(config)
         differences = _differences(compared)
+        effect = family.sentence if family is not None else compared.selections.removesuffix(".")
         if why:
+            does = f"{why.format(file=self._file.name)} {does}"
             settings = ", ".join(each.about for each in differences)
             effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
-        else:
-            effect = family.sentence if family is not None else self._effect(config, compared)
         edit = advisor.edit(replace(use, config=config), differences, is_near=family is not None)
-        edit = self._with_advice_to_switch_off(use, edit, without_callback=is_off(config))
-        does = f"{why.format(file=self._file.name)} {does}" if why else does
         return self._finding(use, "drift", does, edit, differences, effect)
 
     def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:
@@ -140,36 +116,6 @@ class Judge:
         settings = {key: value for key, value in use.rule.data().items() if key not in ("min", "max")}
         config = ClipConfig(**{**settings, "threshold": self.config.threshold})
         return None if self._is_accepted(config, nearest=nearest) else config
-
-    def _with_advice_to_switch_off(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Add advice to switch the trainer's clip off. If the trainer has a `ClipCallback`, return only this advice.
-
-        without_callback: Whether a trainer without a `ClipCallback` also gets this advice.
-        """
-        callback = self._callback(use)
-        is_hinted = callback is not None or without_callback
-        if not is_hinted or not self._own or use.is_own or use.engine in UNREACHABLE:
-            return edit
-        if callback:
-            edit = Advisor(ClipConfig(rule="none"), self._file, nearest=True).switch_off(use)
-        root = self._file.resolve().parent
-        clip, entry = self._file.name, self._entry(use)
-        own = callback or patterns.nearest(use.path, self._own, root)
-        if own is None:
-            return f"{edit}\n{OFF_ELSEWHERE.format(clip=clip, entry=entry)}"
-        return f"{OFF_HINT.format(own=shown(own), clip=clip, entry=entry)}\n{edit}"
-
-    def _entry(self, use: ClipUse) -> str:
-        glob = patterns.relative(use.read or use.path, self._file.resolve().parent)
-        return ENTRY.format(glob=glob, clip=use.clip)
-
-    def _callback(self, use: ClipUse) -> Path | None:
-        paths = [
-            path
-            for path, packages in self._callbacks.items()
-            if use.package in packages or use.format in {ARGUMENT_FORMATS.get(each) for each in packages}
-        ]
-        return None if use.is_own else patterns.nearest(use.path, paths, self._file.resolve().parent)
 
     def _is_accepted(self, config: ClipConfig | None, *, nearest: bool) -> bool:
         family = family_difference(config, self.config) if config is not None else None
@@ -189,39 +135,12 @@ class Judge:
             count = len(places) - 1
             are = f"and {count} more clip{'s' if count > 1 else ''} are" if count else "is"
             near.append(f"{places[0]} {are} accepted with this difference: {sentence}")
-        return [
-            *near,
-            *self._elsewhere,
-            *notes,
-            *(f"{self._file.name}: {each}" for each in describe.warm_up(self.config)),
-        ]
+        return [*near, *notes, *(f"{self._file.name}: {each}" for each in describe.warm_up(self.config))]
 
     def _finding(
         self, use: ClipUse, kind: Kind, does: str, edit: str, differences: Sequence[Difference] = (), effect: str = ""
     ) -> Finding:
         return make_finding(use, kind, does, edit, self._text, differences, effect)
-
-    def _effect(self, config: ClipConfig, compared: compare.ConfigComparison) -> str:
-        if selections := compared.selections:
-            # a norm that includes other parameters would hide the difference of another setting
-            wanted = self.config.model_copy(update={"include": config.include, "exclude": config.exclude})
-            family = family_difference(config, wanted)
-            if family is not None and family.same:
-                return selections.removesuffix(".")
-            others = compare.compare(config, wanted, ("this clip", self._file.name))
-            return f"{selections} {family.sentence if family is not None else self._effect(config, others)}"
-        row = max(reversed(compared.compared), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
-        parts = [part for each in (config, self.config) for part in each.parts]
-        uses_names = config.uses_names or self.config.uses_names
-        is_same_norm = not uses_names and all(part.norm_type in (None, 2) for part in parts)
-        this, expected = (_change(each, with_before=is_same_norm) for each in (row.a, row.b))
-        if this != expected:
-            expected = expected if row.a.norm_clipped is None else NORM.sub("it", expected)
-            return f"{row.of}: this clip {this}, but {self._file.name} {expected}"
-        return (
-            f"{row.of}: this clip {this}, as {self._file.name} does, but the results differ by up to "
-            f"{row.distance:.2g} times the largest element"
-        )
 
     def _comparison(self, config: ClipConfig) -> compare.ConfigComparison:
         key = repr({**config.data(), "provenance": None})
@@ -236,15 +155,6 @@ def _differences(compared: compare.ConfigComparison) -> list[Difference]:
         for each in compared.differences
         if each.about != compare.NOT_FINITE
     ]
-
-
-def _change(result: compare.ExampleResult, *, with_before: bool) -> str:
-    if result.norm_clipped is None:
-        return compare.OUTCOMES[result.outcome]
-    before, after = f"{result.norm:.4g}", f"{result.norm_clipped:.4g}"
-    if result.outcome == "unchanged" or (with_before and before == after):
-        return f"keeps the norm at {after}"
-    return f"changes the norm {f'from {before} ' if with_before else ''}to {after}"
 
 
 def clip_result(use: ClipUse, result: Result) -> Clip:

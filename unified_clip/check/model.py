@@ -34,7 +34,7 @@ class Finding(ReportModel):
 
     kind: Kind
     """"drift": the clip differs from the configuration. "missing": the check did not find a clip that `check.require`
-    or `check.each` requires, or a clip key that `check.explicit` requires. "unknown": the effect of the clip cannot be
+    or `check.each` requires. "unknown": the effect of the clip cannot be
     read from the file. "unused": a rule of the table `check` has no effect."""
 
     path: str
@@ -61,11 +61,8 @@ class Finding(ReportModel):
     """For "drift": the settings that differ. For all other kinds, the list is empty."""
 
     effect: str
-    """For "drift": a sentence about the example gradients for which this clip and the configuration differ most. The
-    sentence usually gives the norm before the clip, after this clip, and after a clip by the configuration. If this
-    clip differs only in its family or its eps, the sentence gives the largest difference between the coefficients. For
-    all other kinds, the text is empty.
-    """
+    """For "drift": how much the clips differ, if they differ only in the family or the eps; or the parameters that only
+    one of them clips. Otherwise, and for all other kinds, the text is empty."""
 
     edit: str
     """The correction: code or keys to write, sentences with advice, or both."""

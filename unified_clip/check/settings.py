@@ -5,20 +5,53 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._kit import atomic_files
 from ..config.documents import DOCUMENT_KINDS, Document, Key, script_options
 from ..errors import ConfigError
-from ..source.constants import constant
-from ..source.module import Module
+from ..source.constants import constant, followed
+from ..source.module import MAX_ALIASES, Module
 from ..source.project import Project
 from ..source.tree import last_name
 from . import command_lines
-from .python.commands import command_texts
+from .command_lines import MAY_BE_CLIP
+from .python import notebooks
+from .python.notebooks import NOTEBOOK
 from .trainer_files import SOURCES, parsed
+
+NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
+OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]*))|~({NAME})(?![\w.=/]))")
+"""Matches an override in Hydra's syntax, such as trainer.max_grad_norm=1.0 or ~clip_grad_norm."""
+
+YACS = re.compile(r"(?<!\S)((?:[A-Z][A-Z\d_]*\.)+[A-Z][A-Z\d_]*)\s+((?:[\d.]|\$[\w{])[^\s;'\"\\]*|True|False|None)")
+"""Matches an override in the syntax of yacs, such as SOLVER.CLIP_GRADIENTS.CLIP_VALUE 1.0."""
+
+WRITTEN = re.compile(
+    rf"(?:^\s*(?:- )?|\b(?:echo|printf)\s+(?:-\w+\s+)?[\"']?|[{{,]\s*)"
+    rf"(?:\\?[\"']({NAME})\\?[\"']\s*:\s*|({NAME}):\s+)"
+    r"[\"']?((?:[\d.]|\$[\w{])[^\s,\"'}\\]*)"
+)
+"""Matches a key of YAML or JSON with a number or a variable, for example in a heredoc or after echo."""
+
+OPTION = re.compile(r"--([\w-]+)")
+REPEATED = re.compile(
+    r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
+)
+"""Matches an option that the same command repeats later. The command uses only the last value."""
+
+RUN_TIME = ("$", "{", "%")
+RUN_TIME_WORD = "${...}"
+
+REMOVED = "removed"
+"""The value of an override such as `~clip_grad_norm`, which removes a key."""
+
+PROGRAMS = re.compile(
+    r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen|getoutput)|(shlex\.)?split"
+)
+"""Matches functions that take a command line."""
 
 LINE = re.compile(
     r"""(?:^[ \t]*(?:export[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?[ \t]*[:=][ \t]*([^,;{}\n]+)""", re.MULTILINE
@@ -81,16 +114,19 @@ def _of_file(project: Project, path: Path, is_wanted: Callable[[Sequence[str]], 
         if (module := project.readable(path)) is None:
             return
         yield from _in_python(module)
-        for node, text in command_texts(module) if b"--" in project.read(path) else ():
-            line, column = module.position(node)
-            yield from (each._replace(line=line, column=column) for each in _in_commands(text))
+        for node, text in _command_texts(module):
+            if "--" in text or MAY_BE_CLIP.search(text):
+                line, column = module.position(node)
+                yield from (each._replace(line=line, column=column) for each in in_commands(text))
+        if suffix == NOTEBOOK:
+            yield from in_commands(notebooks.commands(path))
     elif command_lines.is_shell(path):
-        yield from _in_commands(atomic_files.read_text(path, errors="replace"))
+        yield from in_commands(atomic_files.read_text(path, errors="replace"))
     elif suffix in DOCUMENT_KINDS:
         document = parsed(path)
         yield from _in_document(document, document.data, is_wanted)
         for keys, text in command_lines.texts(document.data):
-            for each in _in_commands(text):
+            for each in in_commands(text):
                 yield each._replace(line=document.line(keys) or 1) if is_wanted(each.path) else each
     else:
         yield from _in_text(path)
@@ -131,13 +167,40 @@ def _value(module: Module, node: ast.expr) -> Any:
     return {key: None if value is _UNKNOWN else value for key, value in entries.items()}
 
 
-def _in_commands(text: str) -> Iterator[Setting]:
+def in_commands(text: str) -> Iterator[Setting]:
+    """Yield each option and each override of command lines.
+
+    If the text assigns only one number to NAME, replace `$NAME` by this number.
+    """
+    text = script_options.without_unused_arrays(text)
+    numbers = script_options.assigned_numbers(text)
+    names = OPTION.findall(text)
+    options = script_options.script_options(REPEATED.sub("--x", text) if len(set(names)) < len(names) else text)
+    found = [*options, *_overrides(text, numbers)]
     lines = [script_options.COMMENT.sub("", each) for each in text.splitlines()]
-    for each in command_lines.settings(script_options.without_unused_arrays(text)):
-        is_known = not (isinstance(each.value, str) and each.value.startswith(command_lines.RUN_TIME))
-        command = _command(lines, each.line - 1)
-        code = "" if is_known else str(each.value)
-        yield Setting(tuple(each.name.split(".")), each.line, 1, each.value, code, command=command)
+    for line, name, value in sorted(found, key=lambda each: each[0]):
+        is_known = not (value == "" or (isinstance(value, str) and value.startswith(RUN_TIME)))
+        command = _command(lines, line - 1)
+        yield Setting(tuple(name.split(".")), line, 1, value, "" if is_known else value or name, command=command)
+
+
+def _overrides(text: str, numbers: Mapping[str, str]) -> Iterator[tuple[int, str, Any]]:
+    """Yield (line, name, value) for each setting that is not written as an option."""
+    variables = {first or second for first, second in script_options.VARIABLE.findall(text)}
+    variables |= {*re.findall(r"\$\{(\w+)", text)}
+    for line, code in enumerate(text.splitlines(), 1):
+        if not MAY_BE_CLIP.search(code):
+            continue
+        command = script_options.COMMENT.sub("", code)
+        for match in OVERRIDE.finditer(command):
+            is_null = match[2] in ("null", "None")
+            value = REMOVED if match[3] else None if is_null else script_options.option_value(match[2], numbers)
+            if match[1] not in variables:
+                yield line, match[1] or match[3], value
+        for match in YACS.finditer(command):
+            yield line, match[1], script_options.option_value(match[2], numbers)
+        for match in WRITTEN.finditer(code):
+            yield line, match[1] or match[2], script_options.option_value(match[3], numbers)
 
 
 def _command(lines: Sequence[str], index: int) -> str:
@@ -193,6 +256,35 @@ def _set_by_text(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], as
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 owner = re.findall(r"\w+", ast.unparse(call.args[0])) if call.args[:1] != [name] else []
                 yield call, (*owner, *name.value.split(".")), value
+
+
+def _command_texts(module: Module) -> Iterator[tuple[ast.expr, str]]:
+    """Yield (node, command line) for lists of words and calls such as `os.system(...)`."""
+    for node in module.nodes:
+        match node:
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                words = [_text_of(module, part) for part in parts]
+                yield node, " ".join(word if " " not in word else RUN_TIME_WORD for word in words)
+            case ast.Call(func=ast.Attribute(value=value, attr="split"), args=[] | [ast.Constant(value=None | " ")]):
+                yield node, _text_of(module, value)
+            case ast.Call(func=function, args=[argument, *_]) if PROGRAMS.fullmatch(module.dotted(function)):
+                yield node, _text_of(module, argument)
+
+
+def _text_of(module: Module, node: ast.expr, depth: int = 0) -> str:
+    """Return a string in which `${...}` stands for each part that only a run knows."""
+    match followed(module, node):
+        case ast.Constant(value=str(text)):
+            return text
+        case _ if depth > MAX_ALIASES:
+            return RUN_TIME_WORD
+        case ast.JoinedStr(values=parts):
+            return "".join(_text_of(module, part, depth + 1) for part in parts)
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return _text_of(module, left, depth + 1) + _text_of(module, right, depth + 1)
+        case ast.BinOp(op=ast.Mod(), left=text) | ast.Call(func=ast.Attribute(value=text, attr="format")):
+            return _text_of(module, text, depth + 1)
+    return RUN_TIME_WORD
 
 
 def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:

@@ -39,11 +39,6 @@ CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
 
 MISPLACED = "UC105"
 
-OFF = (
-    "The check has no rule `off` any more. Instead, add an entry to check.ignore for each pattern, with the pattern as "
-    'path, with rule = "none" and with a reason. The entry accepts a clip only if it is off.'
-)
-
 LINE = re.compile(r", line (\d+)")
 
 JSON_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -109,8 +104,6 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
 
 
 def check_rules(clip: Path, rules: CheckRules) -> None:
-    if rules.off is not None:
-        raise convert.named(clip, convert.UNIFIED_CLIP)[1].wrong(("check", "off"), OFF)
     for glob, name in rules.formats.items():
         try:
             convert.parse_name(name)
@@ -133,10 +126,7 @@ def _candidates(path: Path) -> list[Candidate]:
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
-    chosen = uses if is_each_set else _chosen(path, uses)
-    known = [(document, trainer) for trainer, document in candidates if trainer]
-    names = [dotted(keys) for each in known for keys in placement.read_paths(*each)]
-    return chosen + command_lines.clips(path, _text(path), [*names, *(each.replace("_", "-") for each in names)])
+    return uses if is_each_set or not uses else _chosen(path, uses)
 
 
 def _is_own(document: Document) -> bool:
@@ -234,7 +224,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     may_clip = may_clip and all(map(document.shows, TRAINING_ARGUMENTS)) and not any(map(document.shows, NO_TRAINER))
     if may_clip and not clip_keys:
         return [_unknown(path, "TrainingArguments", BY_DEFAULT)]
-    return [*_targets(path, document), *command_lines.in_strings(path, document)]
+    return _targets(path, document)
 
 
 def parsed(path: Path) -> Document:

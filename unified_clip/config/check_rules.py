@@ -67,12 +67,8 @@ class CheckRules(ConfigModel):
     )
     each: list[Name] = Field(
         default=[],
-        description=f"Python files that must have a clip if they build an optimizer. {GLOB}",
-    )
-    explicit: list[Name] = Field(
-        default=[],
-        description="files that must set the trainer's clip key, even if the trainer's default agrees with this "
-        f"configuration. {GLOB}",
+        description="Python files that must have a clip, in the file or in a file that it imports, if they compute "
+        f"gradients. {GLOB}",
     )
     nearest: list[Name] = Field(
         default=[],
@@ -83,10 +79,8 @@ class CheckRules(ConfigModel):
         default=None,
         description='removed: the check asks for an entry of `ignore` with the rule "none" instead',
     )
-    nonfinite: list[Name] = Field(
-        default=[],
-        description=f"files in which nonfinite may differ from this configuration. {GLOB}",
-    )
+    explicit: Any = Field(default=None, description="removed: the check lists defaults as such")
+    nonfinite: Any = Field(default=None, description="removed: the check asks for an entry of `ignore` instead")
     ignore: list[Ignore] = []
     key: list[DeclaredKey] = []
     formats: dict[Name, Name] = Field(

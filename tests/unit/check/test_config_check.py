@@ -111,7 +111,7 @@ LIGHTNING = "import lightning as L\n\n"
             HF + "TrainingArguments('out', max_grad_norm=5.0)\n",
             "pass `ClipCallback(clip)` of `unified_clip.integrations.tr",
         ),
-        (HF + "settings['max_grad_norm'] = 5.0\n", "Set the threshold to 1. Change the clip to match clip.toml"),
+        (HF + "settings['max_grad_norm'] = 5.0\n", "Set the threshold to 1."),
         (
             "from unified_clip import ClipConfig\n\nclip = ClipConfig(rule='none')\ngradients = clip(gradients)\n",
             "then clip.attach_to(optimizer, model)",

@@ -1,28 +1,16 @@
-"""Read calls of the clip methods of training engines, such as Accelerate, and find the engine that a clip runs in."""
+"""Read calls of the clip methods of training engines, such as Accelerate's `accelerator.clip_grad_norm_`."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ...config.clip_config import ClipConfig
-from ...config.formats import FORMATS, engines
 from ...errors import ConfigError
 from ...port.ported_clip import Meaning
-from ...source.constants import constant, followed
+from ...source.constants import constant
 from ...source.module import Module
-from ..clip_use import ARGUMENT_FORMATS, ClipUse
-
-ARGUMENTS = {
-    "deepspeed": engines.DEEPSPEED,
-    "deepspeed_plugin": engines.DEEPSPEED,
-    "deepspeed_plugins": engines.DEEPSPEED,
-    "megatron_lm_plugin": engines.MEGATRON,
-}
-"""Maps an argument of TrainingArguments or Accelerator to the engine that the argument chooses."""
 
 ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 FABRIC = ("lightning.Fabric", "lightning.fabric.Fabric", "lightning.fabric.fabric.Fabric", "lightning_fabric.Fabric")
@@ -33,7 +21,7 @@ class Engine(NamedTuple):
     """A class of a training library with methods that clip like PyTorch, such as Accelerate's `Accelerator`."""
 
     package: str
-    """The key of the class in `check.advice.ATTACH`."""
+    """The key of the class in `check.advice.INSTEAD`."""
 
     methods: Mapping[str, Sequence[str]]
     """The names of each method's parameters, in order."""
@@ -123,55 +111,9 @@ def _is_object_of(module: Module, node: ast.expr, engine: Engine) -> bool:
     return any(module.dotted(each) in engine.classes for each in (*made, *parameters) if each is not None)
 
 
-# -- the engine under which a clip runs
-
-
-def of_site(module: Module, line: int, column: int) -> str:
-    """Return the engine of a clip, such as DeepSpeed, or ''."""
-    chosen = [_of_arguments(module, call) for call in calls_at(module, line, column)]
-    return next(filter(None, [*chosen, *map(_wrapping(module), module.calls)]), "")
-
-
-def _wrapping(module: Module) -> Callable[[ast.Call], str]:
-    def engine_of(call: ast.Call) -> str:
-        name = module.dotted(call.func)
-        if name not in ("deepspeed.initialize", *ACCELERATOR) or module.enclosing(call, ast.If, ast.IfExp) is not None:
-            return ""
-        return engines.DEEPSPEED if name == "deepspeed.initialize" else _of_arguments(module, call)
-
-    return engine_of
-
-
-def with_loss_scaling(module: Module, use: ClipUse) -> ClipUse:
-    """Take other arguments of a trainer into account that change its action, such as fp16=True."""
-    trainer = FORMATS.get(ARGUMENT_FORMATS.get(use.package, ""))
-    if trainer is None or use.config is None:
-        return use
-    values: dict[str, Any] = {}
-    for argument in (each for call in calls_at(module, use.line, use.column) for each in call.keywords):
-        if argument.arg in trainer.fp16:
-            with contextlib.suppress(ConfigError):  # a value that is only known at run time
-                values[argument.arg] = constant(module, argument.value)
-    scaling = trainer.loss_scaling(values)
-    origin = {"provenance": {"format": trainer.name, **scaling}}
-    return replace(use, config=use.config.model_copy(update=origin)) if scaling else use
-
-
 def calls_at(module: Module, line: int, column: int) -> Iterator[ast.Call]:
     """Yield the calls that start at a place, or whose function or keyword argument starts there."""
     for call in module.calls:
         places: list[ast.expr | ast.keyword] = [call, call.func, *call.keywords]
         if any(each.lineno == line and module.position(each) == (line, column) for each in places):
             yield call
-
-
-def _of_arguments(module: Module, call: ast.Call) -> str:
-    for keyword in call.keywords:
-        resolved = followed(module, keyword.value)
-        value = ast.unparse(resolved)
-        strategy = ast.unparse(resolved.func) if isinstance(resolved, ast.Call) else value
-        if keyword.arg == "strategy" and (engine := engines.of_strategy(strategy)):
-            return engine
-        if keyword.arg in ARGUMENTS and value not in ("None", "''"):
-            return ARGUMENTS[keyword.arg]
-    return ""

@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..._kit import atomic_files
 from ..._kit.parse import UnreadableSourceError, parse_python
-from .. import command_lines
 from ..clip_use import ClipUse
 from ..command_lines import text_names_clip
 
@@ -20,10 +20,10 @@ NOTEBOOK = ".ipynb"
 PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python3", "pypy", "memit", "mprun", "lprun")
 """Cell magics, such as `%%time`, that are followed by lines of Python."""
 
+SHELLS = ("bash", "sh", "shell", "script", "cmd", "system", "!", "sx")
 FILES = ("writefile", "file", "writetemplate")
 
-MAGIC = re.compile(r"\s*(%%|[%!?])")
-HELP = re.compile(r"\s*[\w.]+\?{1,2}\s*")
+MAGIC = re.compile(r"(\s*)(?:[%!?]+(.*)|[\w.]+\?{1,2}\s*)")
 ASSIGNED = re.compile(r"(\s*[\w,. ]+=\s*)[%!](.*)")
 """Matches an assignment from a shell command, such as files = !ls."""
 
@@ -45,6 +45,10 @@ class Place(NamedTuple):
     file_line: int
     """The line in the notebook file. Lines and cells are counted from 1."""
 
+    @property
+    def words(self) -> str:
+        return f"cell {self.cell}, line {self.line}"
+
 
 class Notebook(NamedTuple):
     """The code of a notebook. `source` and `commands` have the same number of lines."""
@@ -57,6 +61,9 @@ class Notebook(NamedTuple):
     """{number of the first line: text} for each cell that is not Python."""
 
     places: Sequence[Place]
+
+    def place(self, line: int) -> Place:
+        return self.places[min(line, len(self.places)) - 1]
 
 
 class NotebookError(Exception):
@@ -78,6 +85,13 @@ def all_code(path: Path) -> bytes:
     except NotebookError:
         return atomic_files.read_bytes(path)
     return "\n".join([notebook.source, notebook.commands, *notebook.other.values()]).encode()
+
+
+def commands(path: Path) -> str:
+    try:
+        return read(path).commands
+    except NotebookError:
+        return ""
 
 
 def read(path: Path) -> Notebook:
@@ -112,14 +126,12 @@ def _place_of(text: str, line: str, start: int) -> int:
 
 
 def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
-    sheets: Any = data.get("worksheets", [data]) if isinstance(data, dict) else []  # of nbformat 3
-    sheets = [each for each in sheets if isinstance(each, dict) and isinstance(each.get("cells"), list)]
-    if not sheets:
+    cells: Any = data.get("cells") if isinstance(data, dict) else None
+    if not isinstance(cells, list):
         raise NotebookError("The file is not a notebook: it has no cells.")
-    cells: list[Any] = [cell for sheet in sheets for cell in sheet["cells"]]
     for number, cell in enumerate(cells, 1):
         if isinstance(cell, dict) and cell.get("cell_type") == "code":
-            source: Any = cell.get("source") or cell.get("input") or ""
+            source: Any = cell.get("source") or ""
             yield number, [source] if isinstance(source, str) else [str(line) for line in source]
 
 
@@ -131,35 +143,31 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
     first = next((index for index, line in enumerate(lines) if line.strip()), 0)
     if lines[first].startswith("%%"):
         name, _, argument = lines[first][2:].strip().partition(" ")
+        if name in SHELLS:
+            return empty, [*empty[: first + 1], *lines[first + 1 :]]
         if name not in PYTHON_MAGICS and not (name in FILES and argument.strip().endswith(".py")):
-            is_shell = name in ("bash", "sh", "shell", "script", "cmd", "system", "!", "sx")
-            return (empty, [*empty[: first + 1], *lines[first + 1 :]]) if is_shell else (None, empty)
+            return None, empty
         lines = [*lines[:first], "", *lines[first + 1 :]]
     code, commands = _without_magics(lines)
     return (code, commands) if _parses(code) else (None, commands)
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (lines of Python, lines of commands).
-
-    A line `pass` replaces each magic command, so that line numbers do not change.
-    """
+    """Return (lines of Python, lines of commands). The lines of Python have `pass` or None in place of a command."""
     code, commands = [], []
     is_continued = False
     for line in lines:
-        match = ASSIGNED.fullmatch(line)
-        is_magic = is_continued or MAGIC.match(line) is not None or HELP.fullmatch(line) is not None
-        if match and not is_continued:
-            code.append(f"{match[1]}None")
-            commands.append(match[2])
-        elif is_magic:
-            indent = line[: len(line) - len(line.lstrip())]
-            code.append("" if is_continued else f"{indent}pass")
-            commands.append(line.strip().lstrip("%!?"))
+        assigned, magic = ASSIGNED.fullmatch(line), MAGIC.fullmatch(line)
+        if is_continued:
+            code.append("")
+            commands.append(line)
+        elif assigned or magic:
+            code.append(f"{assigned[1]}None" if assigned else f"{magic[1]}pass")  # type: ignore[index]
+            commands.append((assigned[2] if assigned else magic[2]) or "")  # type: ignore[index]
         else:
             code.append(line)
             commands.append("")
-        is_continued = is_magic and line.rstrip().endswith("\\")
+        is_continued = commands[-1].rstrip().endswith("\\")
     return code, commands
 
 
@@ -172,7 +180,7 @@ def _parses(lines: Sequence[str]) -> bool:
 
 
 def clips_outside_python(path: Path) -> list[ClipUse]:
-    """Return the clips in the command lines of a notebook, and in its cells that are not Python.
+    """Return the clips in the cells of a notebook that are not Python.
 
     For an invalid notebook that mentions a clip, return one clip of unknown effect.
     """
@@ -183,7 +191,7 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
     except NotebookError as error:
         is_named = text_names_clip(atomic_files.read_bytes(path))
         return [ClipUse(path, 1, 1, "notebook", why_unknown=NO_NOTEBOOK.format(reason=error))] if is_named else []
-    return command_lines.clips(path, notebook.commands) + [
+    return [
         ClipUse(path, line, 1, "cell", why_unknown=NOT_PYTHON)
         for line, text in notebook.other.items()
         if text_names_clip(text.encode())
@@ -191,34 +199,22 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
 
 
 def with_cells(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    notebooks: dict[Path, Notebook] = {}
+    """Yield the clips. The place of a clip in a notebook becomes its line in the file, and its name has the cell."""
+    notebook = cache(read)
     for use in uses:
-        if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":
-            yield use
-            continue
-        if use.path not in notebooks:
-            notebooks[use.path] = read(use.path)
-        yield _placed(use, notebooks[use.path])
+        is_placed = use.path.suffix.lower() == NOTEBOOK and use.clip != "notebook"
+        yield _placed(use, notebook(use.path)) if is_placed else use
 
 
 def _placed(use: ClipUse, notebook: Notebook) -> ClipUse:
-    def words(line: int) -> str:
-        place = _place(notebook, line)
-        return f"cell {place.cell}, line {place.line}"
-
     def renamed(match: re.Match[str]) -> str:
-        text = words(int(match[2]))
-        return text.capitalize() if match[1] == "L" else text
+        words = notebook.place(int(match[2])).words
+        return words.capitalize() if match[1] == "L" else words
 
-    place = _place(notebook, use.line)
-    name = words(use.line) if use.clip == "cell" else f"{use.clip} in {words(use.line)}"
-    why = LINE.sub(renamed, use.why_unknown)
-    return replace(use, line=place.file_line, clip=name, why_unknown=why)
-
-
-def _place(notebook: Notebook, line: int) -> Place:
-    return notebook.places[min(line, len(notebook.places)) - 1]
+    place = notebook.place(use.line)
+    name = place.words if use.clip == "cell" else f"{use.clip} in {place.words}"
+    return replace(use, line=place.file_line, clip=name, why_unknown=LINE.sub(renamed, use.why_unknown))
 
 
 def line_of(path: Path, line: int) -> int:
-    return _place(read(path), line).file_line if path.suffix.lower() == NOTEBOOK else line
+    return read(path).place(line).file_line if path.suffix.lower() == NOTEBOOK else line

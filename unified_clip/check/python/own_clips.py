@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -14,20 +14,21 @@ from ..._kit.static_values import UnknownValueError
 from ...config.clip_config import ClipConfig
 from ...errors import ConfigError
 from ...port.catalog import FRAMEWORKS, clip_functions, positional_parameters
-from ...source.constants import constant
-from ...source.module import Module
+from ...source.constants import constant, followed
+from ...source.module import MAX_ALIASES, Module
 from ...source.project import Project
 from ...source.tree import Target, is_name, last_name
 from ..clip_use import OWN, ClipUse
-from . import clipped_parameters, effect
-from .paths import file_of
+from . import clip_calls
+
+SAME = ("pathlib.Path", "str", "os.path.abspath")
 
 LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
 METHODS = {
     "__call__": "functional", "as_optax": "class", "as_paddle": "class", "clip_": "in place", "pairs": "functional",
 }  # fmt: skip
-"""The methods of a `ClipConfig` that clip, and what `effect.of_call` has to know about them."""
+"""The methods of a `ClipConfig` that clip, and what `clip_calls.check` has to know about them."""
 
 COPIES = ("model_copy", "copy", "replace")
 """Methods of pydantic models, and copy.replace: they return a copy, with other settings if they get arguments."""
@@ -75,34 +76,32 @@ def _own_functions() -> dict[str, OwnFunction]:
     for function in native:
         limits = tuple(function.renamed.get(name, name) for name in function.limits)
         own.setdefault(
-            function.replacement, OwnFunction(effect.kind_of(function), function.rule, function.family, limits)
+            function.replacement, OwnFunction(clip_calls.kind_of(function), function.rule, function.family, limits)
         )
     return own
 
 
 class OwnClips(NamedTuple):
     uses: list[ClipUse]
-    calls: Set[tuple[Path, int, int]]
+    calls: set[tuple[Path, int, int]]
     """The places of calls of a `ClipConfig`, such as `clip(gradients)`."""
 
 
 def read(project: Project, paths: Sequence[Path]) -> OwnClips:
     """Return the clips of unified_clip in Python files."""
-    modules = [
-        module
-        for path in paths
-        if OWN.encode() in project.read(path) and (module := project.readable(path)) is not None
-    ]
     found, calls = OwnClips([], set()), list[ClipUse]()
-    for module in modules:
+    mentioning = (path for path in paths if OWN.encode() in project.read(path))
+    for module in filter(None, map(project.readable, mentioning)):
         for node, use in _uses(module):
-            if use.config is None or use.call:
-                found.uses.append(use)
-                continue
-            variables = _Variables(project, module, node, use.config)
-            calls += variables.clips
-            found.calls.update(variables.calls)  # type: ignore[attr-defined]
-            found.uses.append(variables.marked(use))
+            reads = list(_reads(project, module, node)) if use.config is not None and not use.call else []
+            for reader, read in reads:
+                if (called := _clip_call(reader, read)) is not None:
+                    clip = _of_call(reader, *called, use.config)
+                    found.calls.add((clip.path, clip.line, clip.column))
+                    calls += [clip] if clip.why_unknown else []
+            users = {reader.path for reader, _ in reads if reader is not module and reader.path}
+            use = replace(use, users=tuple(sorted(users)))
+            found.uses.append(use if use.call or reads else _unread(module, node, use))
     return OwnClips([*found.uses, *calls], found.calls)
 
 
@@ -123,83 +122,71 @@ def _uses(module: Module) -> Iterator[tuple[ast.expr | None, ClipUse]]:
                 yield node, use
 
 
-class _Variables:
-    """The variables that hold a `ClipConfig` or an object made from it, in all files, and the calls of them."""
+def _reads(project: Project, module: Module, node: ast.AST | None) -> Iterator[tuple[Module, ast.expr]]:
+    """Yield the reads of the variables that hold a `ClipConfig` or an object made from it, also in other files."""
+    waiting = [(module, target) for target in _targets(module, node)]
+    seen = set[ast.AST]()
+    while waiting:
+        module, target = waiting.pop()
+        if target in seen:
+            continue
+        seen.add(target)
+        reads = [(module, read) for read in module.binding(target).reads]
+        if isinstance(target, ast.Name) and module.scope(target) is module.scopes.top:
+            reads += _reads_elsewhere(project, module, target)
+        for reader, read in reads:
+            yield reader, read  # type: ignore[misc]
+            called = _clip_call(reader, read)
+            if called is None or called[1].startswith("as_"):
+                waiting += [(reader, each) for each in _targets(reader, read)]
 
-    def __init__(self, project: Project, module: Module, node: ast.AST | None, config: ClipConfig) -> None:
-        self._project, self._module, self._config = project, module, config
-        self._waiting: list[tuple[Module, ast.expr]] = []
-        self._seen: set[ast.AST] = set()
-        self._users: set[Path] = set()
-        self._has_reads = False
-        self.clips: list[ClipUse] = []
-        """The calls that clip nothing or only a part of the parameters."""
-        self.calls: set[tuple[Path, int, int]] = set()
-        if node is not None:
-            self._add_targets(module, node)
-        self._names = [ast.unparse(target) for _, target in self._waiting]
-        for module, target in self._waiting:
-            for reader, read in self._reads(module, target):
-                self._has_reads = True
-                self._users |= {reader.path} if reader is not self._module and reader.path else set()
-                if not self._called(reader, read):
-                    self._add_targets(reader, read)
 
-    def marked(self, use: ClipUse) -> ClipUse:
-        """Return the clip with the files that use it. Mark a clip of unknown effect if no code reads its variable.
+def _targets(module: Module, node: ast.AST | None) -> list[ast.expr]:
+    """Return the names and attributes to which the statement of an expression assigns a value."""
+    statement = module.statement(node) if node is not None else None
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    inner = [each for target in targets for each in getattr(target, "elts", [target])]
+    return [each for each in inner if isinstance(each, Target) and isinstance(each.ctx, ast.Store)]
 
-        Code elsewhere can read an attribute, such as `self.clip`, and can use a configuration that has no variable.
-        """
-        use = replace(use, users=tuple(sorted(self._users)))
-        if self._has_reads or not self._names or not all(map(str.isidentifier, self._names)):
-            return use
-        name = min(self._names)
-        return replace(use, config=None, why_unknown=UNREAD.format(name=name), unused=name)
 
-    def _add_targets(self, module: Module, node: ast.AST) -> None:
-        statement = module.statement(node)
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        for target in (inner for each in targets for inner in getattr(each, "elts", [each])):
-            if isinstance(target, Target) and target not in self._seen and isinstance(target.ctx, ast.Store):
-                self._seen.add(target)
-                self._waiting.append((module, target))
+def _reads_elsewhere(project: Project, module: Module, target: ast.Name) -> Iterator[tuple[Module, ast.AST]]:
+    for other in project.mentioning(target.id, module):
+        for node in other.nodes if other is not module else ():
+            if isinstance(node, Target) and other.full_name(node).rpartition(".")[2] == target.id:
+                found = project.definition(other, node)
+                if found is not None and found.node is target:
+                    yield other, node
 
-    def _reads(self, module: Module, target: ast.expr) -> Iterator[tuple[Module, ast.expr]]:
-        if not isinstance(target, ast.Name):
-            text = ast.unparse(target)
-            same = (node for node in module.nodes if isinstance(node, ast.Attribute) and node.attr == last_name(target))
-            yield from ((module, node) for node in same if node is not target and ast.unparse(node) == text)
-            return
-        yield from ((module, read) for read in module.binding(target).reads)  # type: ignore[misc]
-        if module.scope(target) is module.scopes.top:
-            for other in self._project.mentioning(target.id, module):
-                for node in other.nodes if other is not module else ():
-                    if isinstance(node, Target) and other.full_name(node).rpartition(".")[2] == target.id:
-                        found = self._project.definition(other, node)
-                        if found is not None and found.node is target:
-                            yield other, node
 
-    def _called(self, module: Module, read: ast.expr) -> bool:
-        """Add the call of a method that clips, and return whether there is one."""
-        method = getattr(module.parents[read], "attr", "__call__")
-        call = module.method_call(read) if method != "__call__" else module.call_of(read)
-        outer = module.argument(read)
-        if outer is not None and module.dotted(outer[0].func) == "copy.replace":
-            call, method = outer[0], "copy"
-        if call is None or not (method in METHODS or _is_changed(call)):
-            return False
-        assert module.path is not None
-        place = module.path, *module.position(call)
-        self.calls.add(place)
-        use = ClipUse(*place, f"{OWN}.ClipConfig.{method}", package=OWN, code=module.code(call))
-        try:
-            if method in COPIES:
-                raise ConfigError(CHANGED.format(code=ast.unparse(call)))
-            narrowed = effect.of_call(module, call, self._config, METHODS[method])
-            self.clips += [replace(use, config=narrowed)] if narrowed != self._config else []
-        except ConfigError as error:
-            self.clips.append(replace(use, why_unknown=str(error)))
-        return not method.startswith("as_")
+def _unread(module: Module, node: ast.AST | None, use: ClipUse) -> ClipUse:
+    """Mark a `ClipConfig` that no code reads. Code elsewhere can read an attribute, such as `self.clip`."""
+    names = [target.id for target in _targets(module, node) if isinstance(target, ast.Name)]
+    if use.config is None or not names:
+        return use
+    return replace(use, config=None, why_unknown=UNREAD.format(name=names[0]), unused=names[0])
+
+
+def _clip_call(module: Module, read: ast.AST) -> tuple[ast.Call, str] | None:
+    """Return (call, method) if code clips with a `ClipConfig`, or copies it with other settings."""
+    method = getattr(module.parents[read], "attr", "__call__")
+    call = module.method_call(read) if method != "__call__" else module.call_of(read)
+    outer = module.argument(read)
+    if outer is not None and module.dotted(outer[0].func) == "copy.replace":
+        call, method = outer[0], "copy"
+    return (call, method) if call is not None and (method in METHODS or _is_changed(call)) else None
+
+
+def _of_call(module: Module, call: ast.Call, method: str, config: ClipConfig | None) -> ClipUse:
+    assert module.path is not None
+    assert config is not None
+    why = CHANGED.format(code=ast.unparse(call)) if method in COPIES else ""
+    try:
+        if not why:
+            clip_calls.check(module, call, config.rule, METHODS[method])
+    except ConfigError as error:
+        why = str(error)
+    place = module.path, *module.position(call)
+    return ClipUse(*place, f"{OWN}.ClipConfig.{method}", why_unknown=why, package=OWN, code=module.code(call))
 
 
 def _own(module: Module, name: str, node: ast.expr) -> ClipUse | None:
@@ -223,10 +210,9 @@ def _own(module: Module, name: str, node: ast.expr) -> ClipUse | None:
             return use(why_unknown=CHANGED.format(code=ast.unparse(call)))
         if last in _own_functions():
             config = _config(module, call, last, _threshold(module, call, last))
-            code = clipped_parameters.with_threshold_slot(
-                call, positional_parameters(last), _own_functions()[last].limits
-            )
-            return use(effect.of_call(module, call, config, _own_functions()[last].kind), call=code)
+            clip_calls.check(module, call, config.rule, _own_functions()[last].kind)
+            limits = _own_functions()[last].limits
+            return use(config, call=clip_calls.with_threshold_slot(call, positional_parameters(last), limits))
     except ConfigError as error:
         return use(why_unknown=str(error), rule=_rule(module, call, last))
     return None
@@ -258,23 +244,53 @@ def _rule(module: Module, call: ast.Call, name: str) -> ClipConfig | None:
     if name not in _own_functions():
         return None
     with contextlib.suppress(ConfigError):
-        config = _config(module, call, name, {"threshold": 1.0})
-        with contextlib.suppress(ConfigError):
-            return effect.of_call(module, call, config, _own_functions()[name].kind)
-        return config
+        return _config(module, call, name, {"threshold": 1.0})
     return None
 
 
 def _file(module: Module, call: ast.Call) -> Path:
+    """Return the file that a call reads. A relative path is searched in the folders of and above the source."""
     passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
     code = ast.unparse(call)
     try:
-        file = file_of(module, passed[0]) if passed else None
+        name = _path(module, passed[0]) if passed else Path()
     except UnknownValueError as unknown:
         raise ConfigError(RUN_TIME_PATH.format(call=code, part=unknown)) from None
+    folders = module.path.absolute().parents if module.path else ()
+    file = next((folder / name for folder in folders if (folder / name).is_file()), None)
     if file is None:
         raise ConfigError(NO_FILE.format(call=code))
     return file
+
+
+def _path(module: Module, node: ast.expr, depth: int = 0) -> Path:
+    """Return the path of a literal, or of code such as `Path(__file__).parent / "clip.toml"`."""
+    node = followed(module, node)
+    inner = partial(_path, module, depth=depth + 1)
+    if depth > MAX_ALIASES:
+        raise UnknownValueError(node)
+    match node:
+        case ast.Name(id="__file__") if module.path is not None:
+            return module.path.absolute()
+        case ast.Constant(value=str(text)) if text:
+            return Path(text)
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return inner(left) / inner(right)
+        case ast.Attribute(value=value, attr="parent"):
+            return inner(value).parent
+        case ast.Subscript(value=ast.Attribute(value=value, attr="parents"), slice=ast.Constant(value=int(index))):
+            with contextlib.suppress(IndexError):
+                return inner(value).parents[index]
+        case ast.Call(func=ast.Attribute(value=value, attr="resolve" | "absolute" as method), args=[]):
+            path = inner(value)
+            return path.resolve() if method == "resolve" and path.is_absolute() else path
+        case ast.Call(func=function, args=[argument]) if module.dotted(function) in SAME:
+            return inner(argument)
+        case ast.Call(func=function, args=[argument]) if module.dotted(function) == "os.path.dirname":
+            return inner(argument).parent
+        case ast.Call(func=function, args=[_, *_] as parts) if module.dotted(function) == "os.path.join":
+            return Path(*map(inner, parts))
+    raise UnknownValueError(node)
 
 
 def _config(module: Module, call: ast.Call, name: str, threshold: dict[str, Any]) -> ClipConfig:

@@ -13,25 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._kit.parse import parse_expression
+from ..._kit.parse import UnreadableSourceError, parse_expression
 from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
+from ...config.formats import FORMATS
 from ...config.formats.trainers.paddle import ARGUMENTS, PADDLE
 from ...config.schema import is_off
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, is_like_gradient, settings
 from ...port.port_files import port_all
-from ...port.ported_clip import OFF, SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
+from ...port.ported_clip import OFF, SET_OUTSIDE, Meaning, PortedClip, PortedFile, UnreadableFile
 from ...port.verdicts import MADE_OF_GRADIENT
 from ...source.constants import constant, followed
 from ...source.module import Module, is_of_self
 from ...source.project import Project
-from ...source.tree import FUNCTIONS, last_name
+from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
-from ..clip_use import MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, NamedValue
+from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse
 from ..rules.settings import name_of
-from . import clipped_parameters, deepspeed, effect, engine_methods, indirect_settings, notebooks, own_clips
+from . import clip_calls, engine_methods, notebooks, own_clips
+from .engine_methods import calls_at
 from .own_clips import NOT_CALLED
 
 MEASURES = ("get_total_norm", "global_norm")
@@ -51,6 +53,18 @@ MAY_BE_GRADIENT = (
     "gradient.norm().clamp(0, 10). "
     "Compare the code with the clip configuration by hand, and add the call to check.ignore with a reason."
 )
+HUGGING_FACE = ("transformers", "trl")
+DEEPSPEED = (
+    "The settings of DeepSpeed, {code}, decide whether max_grad_norm has an effect. Write them into a JSON file with "
+    '"gradient_clipping": "auto", pass its path as a string, and also check the file. Or add the clip to check.ignore '
+    "with a reason."
+)
+AUTO = (
+    'With "auto", max_grad_norm of TrainingArguments sets the threshold. Without Trainer, Accelerate clips at 1.0, and '
+    'DeepSpeed rejects "auto". Write the threshold instead of "auto", or add the clip to check.ignore with a reason.'
+)
+UNKNOWN_THRESHOLD = "The threshold, {code}, is only known at run time."
+NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or converts the value. Write a number."
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Pass a constant value, or add "
     "the clip to check.ignore with a reason."
@@ -73,7 +87,7 @@ def read(
         uses += [use for use in native if use is None or (use.path, use.line, use.column) not in own.calls]
     uses += [_unreadable(file) for file in unreadable]
     for path in paths:
-        uses += [*indirect_settings.read(project, path), *notebooks.clips_outside_python(path)]
+        uses += notebooks.clips_outside_python(path)
     return _without_measures([use for use in uses if use is not None])
 
 
@@ -131,11 +145,10 @@ def _native(
     function = clip_function(site.name)
     method = engine_methods.of_call(module, call) if function is None else None
     package = method.package if method else _package(site.name)
-    engine = engine_methods.of_site(module, site.line, site.column)
     assert module.path is not None
-    written = call or next(engine_methods.calls_at(module, site.line, site.column), None)
+    written = call or next(calls_at(module, site.line, site.column), None)
     code = module.code(written) if written is not None else ""
-    use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, engine=engine, code=code)
+    use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, code=code)
     if site.verdict == "left":
         off = use(ClipConfig(rule="none"), is_replaced=is_replaced)
         return _under_deepspeed(module, off) if site.rule == OFF else None
@@ -150,7 +163,7 @@ def _native(
     meaning = site.meaning
     threshold = meaning.threshold if meaning else ""
     if threshold.strip("\"'") == "auto":
-        return None if deepspeed.is_left_to_trainer(module) else use(why_unknown=deepspeed.AUTO)
+        return use(why_unknown=AUTO)
     if not threshold:
         try:
             meaning = meaning or engine_methods.meaning(module, call)
@@ -160,9 +173,21 @@ def _native(
         except ConfigError as error:
             return use(why_unknown=str(error))
     assert meaning is not None
-    kind = effect.kind_of(function) if function else "in place"
-    why, rule = effect.of_unknown_threshold(module, call, meaning, kind)
-    return _with_value(project, use(why_unknown=why, rule=rule), meaning.threshold)
+    why = _of_unknown_threshold(module, call, meaning, clip_calls.kind_of(function) if function else "in place")
+    return _with_value(project, use(why_unknown=why, rule=meaning.config), meaning.threshold)
+
+
+def _of_unknown_threshold(module: Module, call: ast.Call | None, meaning: Meaning, kind: str) -> str:
+    why = UNKNOWN_THRESHOLD.format(code=meaning.threshold)
+    with contextlib.suppress(ConfigError, UnreadableSourceError):
+        value = constant(module, parse_expression(meaning.threshold))
+        why = why if is_number(value) else NO_NUMBER.format(value=format_value(value))
+    try:
+        if call is not None:
+            clip_calls.check(module, call, meaning.config.rule, kind)
+    except ConfigError as error:
+        return f"{error} {why}"
+    return why
 
 
 def _scales_other(module: Module, call: ast.Call | None) -> bool:
@@ -192,21 +217,17 @@ def _with_settings(
         rules = [each for each in settings() if each.keyword == option == MAX_GRAD_NORM]
         rule = next((each for each in rules if use.keywords["package"] in each.packages), None)
         config = ClipConfig(rule=rule.rule, family=rule.family, threshold=1.0) if rule and rule.rule else None
-        defaults = _defaults_of_field(module, option) if rule else []
-        defaults = defaults or ([float(rule.default)] if rule and rule.default else [])
-        if defaults and None not in defaults:
-            why = f"{why.partition('. ')[0]}. The default is {' or '.join(map(format_value, defaults))}."
-        values = tuple(NamedValue(option, each) for each in defaults)
-        return use(why_unknown=why, is_set_outside=True, option=option, rule=config, values=values)
+        return use(why_unknown=why, is_set_outside=True, option=option, rule=config)
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
         trainer, _, argument = site.name.rstrip("=)").partition("(")
         default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
-        return engine_methods.with_loss_scaling(module, _under_deepspeed(module, default))
+        return _with_loss_scaling(module, _under_deepspeed(module, default))
     if call is None:  # an argument of a trainer
-        return engine_methods.with_loss_scaling(module, _under_deepspeed(module, use(config)))
+        return _with_loss_scaling(module, _under_deepspeed(module, use(config)))
     _check_arguments(module, call, site.name)
-    code = clipped_parameters.with_threshold_slot(call, function.parameters, function.limits) if function else ""
-    return use(effect.of_call(module, call, config, effect.kind_of(function) if function else "in place"), call=code)
+    code = clip_calls.with_threshold_slot(call, function.parameters, function.limits) if function else ""
+    clip_calls.check(module, call, config.rule, clip_calls.kind_of(function) if function else "in place")
+    return use(config, call=code)
 
 
 def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
@@ -216,7 +237,7 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
     default of 0 is ignored, because the value 0 often switches the clip off.
     """
     rule = use.rule
-    if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
+    if rule is None or use.why_unknown != UNKNOWN_THRESHOLD.format(code=code):
         return use
     module = project.module(use.path)
     node = _node(module, use, code)
@@ -243,23 +264,10 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
 
 def _node(module: Module, use: ClipUse, code: str) -> ast.expr | None:
     """Return the expression with this code in the call at the place of a clip."""
-    calls = engine_methods.calls_at(module, use.line, use.column)
+    calls = calls_at(module, use.line, use.column)
     inner = (each for call in calls for each in ast.walk(call) if isinstance(each, ast.expr))
     written = ast.unparse(parse_expression(code))
     return next((each for each in inner if ast.unparse(each) == written), None)
-
-
-def _defaults_of_field(module: Module, name: str) -> list[float | None]:
-    """Return the defaults of the fields of this name, in classes of a file such as `class Own(TrainingArguments)`."""
-    defaults: list[float | None] = []
-    for node in module.nodes:
-        match node:
-            case ast.AnnAssign(target=ast.Name(id=field), value=ast.expr() as value) if field == name:
-                defaults.append(None)
-                with contextlib.suppress(ConfigError, OverflowError):
-                    number = constant(module, value)
-                    defaults[-1] = float(number) if is_number(number) else None
-    return defaults
 
 
 def _passes_class(module: Module, call: ast.Call | None) -> bool:
@@ -269,10 +277,36 @@ def _passes_class(module: Module, call: ast.Call | None) -> bool:
 
 
 def _under_deepspeed(module: Module, use: ClipUse) -> ClipUse:
-    if use.package not in deepspeed.TRAINERS or use.config is None:
+    """Return a clip of unknown effect for TrainingArguments if the settings of DeepSpeed are in no file."""
+    if use.package not in HUGGING_FACE or use.config is None:
         return use
-    why = deepspeed.problem(module, use.line, use.column, use.config)
-    return replace(use, config=None, why_unknown=why) if why else use
+    for call in calls_at(module, use.line, use.column):
+        for value in (followed(module, each.value) for each in call.keywords if each.arg == "deepspeed"):
+            if not _is_file(module, value):
+                return replace(use, config=None, why_unknown=DEEPSPEED.format(code=shortened(value)))
+    return use
+
+
+def _with_loss_scaling(module: Module, use: ClipUse) -> ClipUse:
+    """Take other arguments of a trainer into account that change its action, such as fp16=True."""
+    trainer = FORMATS.get(ARGUMENT_FORMATS.get(use.package, ""))
+    if trainer is None or use.config is None:
+        return use
+    values: dict[str, Any] = {}
+    for argument in (each for call in calls_at(module, use.line, use.column) for each in call.keywords):
+        if argument.arg in trainer.fp16:
+            with contextlib.suppress(ConfigError):  # a value that is only known at run time
+                values[argument.arg] = constant(module, argument.value)
+    scaling = trainer.loss_scaling(values)
+    origin = {"provenance": {"format": trainer.name, **scaling}}
+    return replace(use, config=use.config.model_copy(update=origin)) if scaling else use
+
+
+def _is_file(module: Module, node: ast.expr) -> bool:
+    """Return whether code is the path of a file in the folder of the source or in a parent folder, or None."""
+    value = getattr(node, "value", node)
+    folders = module.path.absolute().parents if module.path else ()
+    return not value or (isinstance(value, str) and any((folder / value).is_file() for folder in folders))
 
 
 def _check_arguments(module: Module, call: ast.Call, name: str) -> None:

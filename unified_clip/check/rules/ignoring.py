@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..._kit.static_values import is_number
 from ...config.check_rules import Ignore
 from ...config.clip_config import ClipConfig
 from ...config.families import family_difference
@@ -85,26 +84,23 @@ def approval(rule: Ignore, config: ClipConfig) -> str:
 def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip.
 
-    Settings that are not in the entry must agree with `config`. The family and the eps can differ.
+    Settings that are not in the entry must agree with `config`. The family, the eps and the action for norms that are
+    not finite can differ.
     """
     if rule.threshold is None and rule.rule is None:
         return True
-    if use.needs_key and not (use.has_key and rule.rule == "none"):
-        return False
     if use.unclipped:
         return rule.rule == "none"
     if use.rule_of_any_threshold and rule.threshold is None:
         use = replace(use, config=ClipConfig(**{**use.rule_of_any_threshold.data(), "threshold": config.threshold}))
-    defaults = {each.value for each in use.values if is_number(each.value)}
-    if use.config is None and use.rule is not None and len(defaults) == 1:  # a trainer's argument, set elsewhere
-        use = replace(use, config=ClipConfig(**{**use.rule.data(), "threshold": defaults.pop()}))
     if use.config is None:
         return False
     if rule.rule == "none":
         return is_off(use.config)
     of_norm = ("family", "norm_type") if (rule.rule or config.rule) in ("norm", "global_norm") else ()
-    kept = ("include", "exclude", "nonfinite", *of_norm)
+    kept = ("include", "exclude", *of_norm)
     settings: dict[str, Any] = {key: value for key, value in config.data().items() if key in kept}
     threshold = config.threshold if rule.threshold is None else rule.threshold
-    approved = ClipConfig(**{**settings, "rule": rule.rule or config.rule, "threshold": threshold})
+    settings |= {"rule": rule.rule or config.rule, "threshold": threshold, "nonfinite": use.config.nonfinite}
+    approved = ClipConfig(**settings)
     return family_difference(use.config, approved) is not None

@@ -1,26 +1,24 @@
 from __future__ import annotations
 
+import ast
 import os
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..._kit import atomic_files
-from ...config.documents import DOCUMENT_KINDS
-from ...config.documents.script_options import without_comments
 from ...config.schema import is_off
-from ...port.catalog import setting_of_base
+from ...port.catalog import setting_of
+from ...source.module import Module
 from ...source.project import Project
+from ...source.tree import last_name, shortened
 from .. import trainer_files
 from ..clip_use import ClipUse, FoundClips, shown
-from ..command_lines import is_shell
 from ..files_to_check import below
 from ..judge import make_finding
 from ..model import Finding
 from ..python import notebooks
-from ..python.training import Trainings
-from ..trainer_files import PYTHON, SOURCES
-from . import patterns, settings
+from ..trainer_files import SOURCES
+from . import patterns
 
 WILDCARD = re.compile(r"[*?]")
 OTHER_TOOLS = re.compile(
@@ -29,18 +27,18 @@ OTHER_TOOLS = re.compile(
 )
 """Matches names of files and directories that do not belong to a trainer, such as `.github`."""
 
-NO_KEY = (
-    "check.explicit names this file, but the file shows no clip key of a known trainer. So the effect of the trainer "
-    "is unknown."
-)
-SET_KEY = (
-    "Restore the clip key. If the check reads the file in a wrong format, set the right format in check.formats. If "
-    "another file sets the clip, or if no trainer reads the file, add the file to check.ignore with a reason."
-)
+GRADIENTS = ("backward", "grad", "gradient", "gradients", "minimize", "value_and_grad")
+"""The last names of functions and methods that compute gradients."""
 
-CONFIGURATION = re.compile(r"[^\s=\"']+\.(?:ya?ml|json)\b")
-HYDRA = re.compile(r"--config-(?:dir|path)[=\s]+(\S+)(?:[^\S\n]|\\\n)+--config-name[=\s]+([\w.-]+)")
+OTHERS = ("numpy", "scipy", "sympy")
+"""The packages in which functions of these names train nothing."""
 
+ENGINES = {"colossalai", "deepspeed"}
+"""The packages of engines, which clip as their configuration files say."""
+
+KERAS = {"keras", "keras_core", "keras_hub", "tensorflow", "tf_keras"}
+
+WITHOUT_CLIP = "The file trains: it calls {code}. Neither this file nor a checked file that it imports has a clip."
 CLIP_HERE = (
     "Clip in this file, with ClipConfig or a function of the framework. If other code clips these gradients, add the "
     "file to check.ignore with a reason."
@@ -93,74 +91,41 @@ def check(
 
 def each(
     globs: Sequence[str], project: Project, files: Sequence[Path], file_uses: FoundClips, root: Path
-) -> tuple[list[ClipUse], list[str]]:
-    """Return (uses, notes). Each file of `check.each` that trains without a clip gets a `ClipUse`.
+) -> Iterator[ClipUse]:
+    """Yield a `ClipUse` for each file of `check.each` that trains and reaches no clip.
 
-    A file that relies on a library's trainer to clip gets no `ClipUse`.
+    A file reaches the clips in itself, and in the modules of the project that it imports.
     """
     clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
     clipping = _files_of(clips) | file_uses.files
-    lines: dict[Path, list[int]] = {}
-    for use in (use for use in clips if use.path.suffix == PYTHON):
-        lines.setdefault(use.path, []).append(use.line)
-    trainings = Trainings(project, lines)
-    uses, notes = [], []
     for file in files:
         glob = patterns.first_match(globs, file, root)
-        if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
+        module = project.readable(file) if glob and file.suffix.lower() in SOURCES else None
+        code = _training(module) if module is not None else None
+        if module is None or code is None:
             continue
-        if (code := trainings.first(file)) is None:
-            continue
-        line = notebooks.line_of(file, code.line)
-        limit = setting_of_base(code.trainer)
-        is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
-        if limit is not None and (limit.default or is_compared):
-            where = f"{code.trainer}, which clips at {limit.keyword}"
-            advice = f"Also pass the file or script that sets {limit.keyword}."
-            notes += [f"{shown(file)}:{line} relies on {where}. {advice}"] * (not is_compared)
-            continue
-        passed = settings.passed(project.readable(file))
-        rest = f"the effect of the setting {passed} is unknown" if passed else "has no clip"
-        why = f"The file {code.words}, and {rest}."
-        uses.append(ClipUse(file, line, 1, f'check.each "{glob}"', why_unknown=why, unclipped=not passed))
-    return uses, notes
+        reached = {os.path.realpath(each.path) for each in project.reached_from(module) if each.path}
+        if not reached & clipping:
+            why = WITHOUT_CLIP.format(code=shortened(code.func))
+            line = notebooks.line_of(file, code.lineno)
+            yield ClipUse(file, line, 1, f'check.each "{glob}"', why_unknown=why, unclipped=True)
+
+
+def _training(module: Module) -> ast.Call | None:
+    """Return the first call that computes gradients or starts a trainer, or None."""
+    if module.packages & ENGINES:
+        return None
+    has_trainer = bool(module.packages & KERAS) or any(setting_of(module.full_name(call.func)) for call in module.calls)
+    for call in module.calls:
+        package = module.full_name(call.func).partition(".")[0]
+        name, is_method = last_name(call.func), isinstance(call.func, ast.Attribute)
+        if (name in GRADIENTS and package not in OTHERS) or (name == "fit" and is_method and has_trainer):
+            return call
+    return None
 
 
 def _is_clip(use: ClipUse) -> bool:
     return not (use.unused or use.unclipped)
-
-
-def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
-    """Yield an entry for each file that matches a pattern of `check.explicit` and has no clip key.
-
-    If the pattern has a wildcard, skip files that do not look like a configuration. A pattern such as "*.sh" also skips
-    no shell script.
-    """
-    shows = _files_of(file_uses.uses) | file_uses.files
-    with_key = {os.path.realpath(use.path) for use in file_uses.uses if use.has_key}
-    for file in files:
-        matching = [glob for glob in globs if patterns.matches(glob, file, root)]
-        is_script = is_shell(file)
-        named = [glob for glob in matching if not WILDCARD.search(glob) or (is_script and is_shell(Path(glob)))]
-        is_elsewhere = file in file_uses.elsewhere and not is_script
-        known = os.path.realpath(file) in shows or is_elsewhere or file.resolve() in file_uses.bases
-        known = known or (is_script and _names_file(file, with_key))
-        if not known and (named or (matching and _is_configuration(file))):
-            yield ClipUse(file, 1, 1, f'check.explicit "{[*named, *matching][0]}"', why_unknown=NO_KEY)
-
-
-def _names_file(script: Path, files: Set[str]) -> bool:
-    """Return whether a script passes one of the files to a command, as in `--config a.yaml`."""
-    code = without_comments(atomic_files.read_text(script, errors="replace"))
-    names = CONFIGURATION.findall(code) + [f"{folder}/{name}.yaml" for folder, name in HYDRA.findall(code)]
-    return any(file.endswith(f"/{name.removeprefix('./')}") for file in files for name in names)
-
-
-def _is_configuration(file: Path) -> bool:
-    suffix = file.suffix.lower()
-    if suffix == PYTHON:
-        return trainer_files.may_be_configuration(file)
-    return suffix in DOCUMENT_KINDS and OTHER_TOOLS.fullmatch(file.name) is None
 
 
 def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> str:

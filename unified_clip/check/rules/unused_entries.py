@@ -7,11 +7,29 @@ from pathlib import Path
 
 from ...config.check_rules import CheckRules
 from ...config.documents import Key
+from ...config.formats import convert
 from .. import trainer_files
 from ..clip_use import ClipUse
 from ..judge import make_finding
 from ..model import Finding
-from . import patterns, settings
+from . import declared_keys, patterns
+
+REMOVED = {
+    "off": "The check has no rule `off` any more. Instead, add an entry to check.ignore for each pattern, with the "
+    'pattern as path, with rule = "none" and with a reason. The entry accepts a clip only if it is off.',
+    "explicit": "The check has no rule `explicit` any more. Instead, write the clip key into the trainer's files. The "
+    'list of clips in a report without findings names each default, by the words "by default".',
+    "nonfinite": "The check has no rule `nonfinite` any more. Instead, add an entry to check.ignore for each pattern, "
+    "with the pattern as path, with the rule of this configuration and with a reason. The entry accepts every action "
+    "for norms that are not finite.",
+}
+
+
+def check_removed(clip: Path, rules: CheckRules) -> None:
+    """Raise ConfigError for a rule that an earlier release of the check had."""
+    for name, advice in REMOVED.items():
+        if getattr(rules, name) is not None:
+            raise convert.named(clip, convert.UNIFIED_CLIP)[1].wrong(("check", name), advice)
 
 
 def find(
@@ -26,7 +44,7 @@ def find(
     yield from _ignore(clip, rules, used, files, is_whole=is_whole)
     if not is_whole:
         return
-    for name in ("each", "explicit", "nearest", "nonfinite"):
+    for name in ("each", "nearest"):
         for index, glob in enumerate(getattr(rules, name)):
             if not any(patterns.matches(glob, file, root) for file in files):
                 why = f"No checked file matches {glob!r}."
@@ -64,7 +82,7 @@ def _keys(file: Path, rules: CheckRules, uses: Sequence[ClipUse]) -> Iterator[Fi
     declared = [use for use in uses if use.is_declared]
     for index, key in enumerate(rules.key):
         clips = [use.clip for use in declared if patterns.matches(key.path, use.path, root)]
-        if not any(settings.matches(key, clip.partition(" = ")[0].split(".")) for clip in clips):
+        if not any(declared_keys.matches(key, clip.partition(" = ")[0].split(".")) for clip in clips):
             why = f"The checked files that match {key.path!r} have no key {key.key!r}."
             edit = patterns.advice(key.path, root, "path or its key")
             yield _finding(file, ("key", index), f"key {index + 1}", why, edit)

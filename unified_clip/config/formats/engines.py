@@ -11,11 +11,6 @@ DEEPSPEED, MEGATRON, XLA, COLOSSAL, FSDP1 = "DeepSpeed", "Megatron-LM", "XLA", "
 UNREACHABLE = (DEEPSPEED, MEGATRON, XLA, COLOSSAL)
 """These engines do not expose the gradients of a step, so training code cannot clip."""
 
-REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
-    [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
-)
-"""For each package and engine, the clip rule that the package rejects."""
-
 SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, ownership='distinct')"
 
 

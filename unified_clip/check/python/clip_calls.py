@@ -1,0 +1,155 @@
+"""Find clip calls whose syntax shows that they clip nothing, or not all gradients by one norm."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+from ...errors import ConfigError
+from ...port.catalog import ClipFunction
+from ...source import unused_result
+from ...source.constants import followed
+from ...source.module import Module
+from ...source.tree import last_name, shortened
+from ..clip_use import ACCELERATE_CLIP, THRESHOLD
+
+TENSORS = ("parameters", "tensors", "t_list", "module")
+
+PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
+
+HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
+
+ADVICE = (
+    "To clip all parameters, pass all parameters to the call. Otherwise, add the clip to check.ignore with a reason."
+)
+PART = f"The call may clip only a part of the parameters: {{code}}. {ADVICE}"
+LOOP = (
+    "The call is in a loop over {over}, so each iteration computes a separate norm. For one norm over all parameters, "
+    "make one call outside of the loop. Otherwise, add the clip to check.ignore with a reason."
+)
+GRADIENTS = (
+    "The call passes gradients, {gradients}, to a function that expects parameters. Gradients have no .grad, so the "
+    "call clips nothing. Pass the parameters."
+)
+
+
+def check(module: Module, call: ast.Call, rule: str, kind: str) -> None:
+    """Raise ConfigError if a call clips nothing, clips only some parameters, or computes a norm for each parameter.
+
+    kind: "in place", "functional" (the clip returns new gradients) or "class" (the call creates a clip).
+    """
+    tensors = _tensors(module, call)
+    if kind == "in place":
+        _check_no_gradients(followed(module, tensors))
+    if kind in ("functional", "class"):
+        unused_result.check(module, call)
+    if kind != "class":
+        if rule == "global_norm":
+            _check_loops(module, call, tensors)
+        _check_part(module, tensors)
+
+
+def kind_of(function: ClipFunction) -> str:
+    if function.name.startswith("optax."):
+        return "class"
+    return "functional" if function.name.rpartition(".")[2].startswith("clip_by_") else function.kind
+
+
+def _check_no_gradients(tensors: ast.expr) -> None:
+    match tensors:
+        case ast.ListComp(elt=ast.Attribute(attr="grad")) | ast.GeneratorExp(elt=ast.Attribute(attr="grad")):
+            raise ConfigError(GRADIENTS.format(gradients=shortened(tensors)))
+
+
+def _tensors(module: Module, call: ast.Call) -> ast.expr:
+    named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
+    arguments = call.args[2:] if module.dotted(call.func) == ACCELERATE_CLIP else call.args
+    return next(named, arguments[0] if arguments else call)
+
+
+def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
+    """Return the code of a clip call with THRESHOLD in place of its threshold.
+
+    limits: The parameters that set the threshold. If there are several, return the code of the call unchanged.
+    """
+    slot = ast.Name(THRESHOLD)
+    names = [*parameters, *[""] * len(call.args)]
+    is_limit = [len(limits) == 1 and name in limits for name in names[: len(call.args)]]
+    arguments = [slot if replaced else each for each, replaced in zip(call.args, is_limit, strict=True)]
+    keywords = [
+        ast.keyword(each.arg, slot) if len(limits) == 1 and each.arg in limits else each for each in call.keywords
+    ]
+    return ast.unparse(ast.Call(call.func, arguments, keywords))
+
+
+def _check_loops(module: Module, call: ast.Call, tensors: ast.expr) -> None:
+    names = {node.id for node in ast.walk(tensors) if isinstance(node, ast.Name)}
+    for node in module.ancestors(call):
+        if isinstance(node, ast.FunctionDef):
+            return
+        for loop in getattr(node, "generators", [node] if isinstance(node, ast.For) else []):
+            targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
+            over = ast.unparse(loop.iter)
+            is_one = isinstance(tensors, ast.List | ast.Tuple) and len(tensors.elts) == 1
+            if targets & names and (is_one or PARAMETERS.search(over)):
+                raise ConfigError(LOOP.format(over=over))
+
+
+def _check_part(module: Module, tensors: ast.expr) -> None:
+    tensors = followed(module, tensors)
+    while (inner := _without_filter(tensors)) is not None:
+        tensors = followed(module, inner)
+    match tensors:
+        case ast.Call(func=ast.Attribute(value=owner, attr="parameters" | "named_parameters")):
+            is_part = _is_part(module, owner) and not _is_passed(module, tensors)
+        case ast.Call(func=function):
+            is_part = last_name(function) == "filter"
+        case ast.Subscript(slice=ast.Slice(lower=None, upper=None)):
+            is_part = False
+        case ast.Subscript(slice=index):
+            is_part = isinstance(index, ast.Slice) or "param_groups" in ast.unparse(tensors)
+        case _:
+            is_part = isinstance(tensors, ast.ListComp | ast.GeneratorExp)
+    if is_part:
+        raise ConfigError(PART.format(code=shortened(tensors)))
+
+
+def _without_filter(tensors: ast.expr) -> ast.expr | None:
+    """Return the parameters inside of a list, or inside of a filter that leaves out only parameters without gradient.
+
+    Return None for other code.
+    """
+    match tensors:
+        case ast.Call(func=ast.Name(id="list" | "tuple" | "iter"), args=[inner]):
+            return inner
+        case ast.Call(func=ast.Name(id="filter"), args=[condition, inner]) if _has_gradient(condition):
+            return inner
+        case ast.ListComp(generators=[loop]) | ast.GeneratorExp(generators=[loop]) if all(map(_has_gradient, loop.ifs)):
+            return loop.iter
+    return None
+
+
+def _has_gradient(condition: ast.expr) -> bool:
+    return HAS_GRADIENT.search(ast.unparse(condition)) is not None
+
+
+def _is_part(module: Module, owner: ast.expr) -> bool:
+    """Return whether the file also takes the parameters of an object around `owner`, as of `model` in `model.head`."""
+    objects = {ast.unparse(call.func.value) for call in module.calls if _takes_parameters(call)}  # type: ignore[attr-defined]
+    while isinstance(owner, ast.Attribute | ast.Subscript):
+        owner = owner.value
+        if ast.unparse(owner) in objects:
+            return True
+    return False
+
+
+def _takes_parameters(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("parameters", "named_parameters")
+
+
+def _is_passed(module: Module, tensors: ast.expr) -> bool:
+    """Return whether code passes the same parameters to another call, such as an optimizer."""
+    code = ast.unparse(tensors)
+    values = [each for call in module.calls for each in (*call.args, *(keyword.value for keyword in call.keywords))]
+    return sum(ast.unparse(each) == code for each in values) > 1
