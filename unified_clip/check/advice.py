@@ -159,13 +159,13 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", self._entry(use))
 
     def _key(self, use: ClipUse, name: str) -> str:
-        path = patterns.relative(use.read or use.path, self._file.resolve().parent)
+        path = patterns.relative(use.path, self._file.resolve().parent)
         rule = self._config.rule if self._config.rule in ("value", "norm", "global_norm") else "global_norm"
         key = {"path": path, "key": name, "rule": rule}
         return documents.dump({"check": {"key": [key]}}, documents.kind_of(self._file)).rstrip()
 
     def _entry(self, use: ClipUse) -> str:
-        path = patterns.relative(use.read or use.path, self._file.resolve().parent)
+        path = patterns.relative(use.path, self._file.resolve().parent)
         entry = {"path": path, "reason": "..."}
         return documents.dump({"check": {"ignore": [entry]}}, documents.kind_of(self._file)).rstrip()
 

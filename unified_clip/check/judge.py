@@ -160,7 +160,7 @@ class Judge:
         return f"{OFF_HINT.format(own=shown(own), clip=clip, entry=entry)}\n{edit}"
 
     def _entry(self, use: ClipUse) -> str:
-        glob = patterns.relative(use.read or use.path, self._file.resolve().parent)
+        glob = patterns.relative(use.path, self._file.resolve().parent)
         return ENTRY.format(glob=glob, clip=use.clip)
 
     def _callback(self, use: ClipUse) -> Path | None:

@@ -10,12 +10,12 @@ from packaging.version import Version
 
 from ..config import documents
 from ..config.clip_config import ClipConfig
-from ..config.documents import DOCUMENT_KINDS, Document, Key, PartialTable, dotted, script_options
+from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted, script_options
 from ..config.families import family_difference
 from ..config.formats import FORMATS, Format, convert, placement
 from ..config.formats.base import OwnFormat
 from ..errors import ConfigError
-from .clip_use import ClipUse, shown
+from .clip_use import ClipUse
 
 Path = tuple[Key, ...]
 
@@ -48,10 +48,10 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
         return TrainerKeys(text)  # the trainer clips nothing without its key
     own = placement.first_read(document, trainer) or _unset(trainer, document)
     problem = ""
-    for origin, changes in _candidates(trainer, document, target, exported, own):
+    for changes in _candidates(trainer, document, target, exported, own):
         same, why = _result(trainer, document, changes, target, use.version)
         if not why:
-            return TrainerKeys(_where(use, changes, origin) + _text(use, changes, origin, document), same)
+            return TrainerKeys(_text(changes, document), same)
         problem = problem or why
     return TrainerKeys(text, problem=problem)
 
@@ -70,28 +70,22 @@ REMOVED = object()
 
 def _candidates(
     trainer: Format, document: Document, target: ClipConfig, exported: Changes, own: Path
-) -> Iterator[tuple[Path, Changes]]:
-    """Yield (prefix, changes) for each possible edit. Edits that also remove all other clip keys come last.
-
-    If another file sets the clip, the prefix is the key that includes that file. Otherwise, the prefix is ().
+) -> Iterator[Changes]:
+    """Yield the possible edits. Edits that also remove all other clip keys come last.
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key in the document, or the path of the clip key to add.
     """
-    source, inner = document.origin(own) if own else (document, own)
     threshold = {own: trainer.off if target.rule == "none" else target.threshold} if own else {}
-    prefix = own[: len(own) - len(inner)]
     moved = {(*own[:-1], *path[-1:]): value for path, value in exported.items()}
-    if source is not document and prefix and document.shows(*own):
-        yield prefix, threshold
     edits = [changes for changes in (exported, moved if own else {}, threshold) if changes]
     unread = placement.unread_paths(document, trainer)
     if unread and placement.unset(document, trainer):
-        yield from (((), {**changes, **dict.fromkeys(unread, REMOVED)}) for changes in edits)
-    yield from (((), changes) for changes in edits)
+        yield from ({**changes, **dict.fromkeys(unread, REMOVED)} for changes in edits)
+    yield from edits
     for changes in edits:
         removed = [*_others(trainer, document, changes), *unread]
-        yield (), {**changes, **dict.fromkeys(removed, REMOVED)}
+        yield {**changes, **dict.fromkeys(removed, REMOVED)}
 
 
 def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]:
@@ -131,7 +125,7 @@ def _with(data: Any, path: Sequence[Key], value: Any) -> Any:
         changed[path[0]] = _with(table.get(path[0]), path[1:], value)
     elif value is not REMOVED:
         changed[path[0]] = value
-    return PartialTable.of(changed, table.unread) if isinstance(table, PartialTable) else changed
+    return changed
 
 
 def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -142,27 +136,13 @@ def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield (*path, key), value
 
 
-def _where(use: ClipUse, changes: Changes, prefix: Path) -> str:
-    document, file = use.document, use.read
-    if document is None or file is None:
-        return ""
-    files = {document.origin(path)[0].path or file for path in changes if document.shows(*path)}
-    if prefix:
-        file = next(iter(files))
-    elif not files - {use.path}:
-        return ""
-    return f"In {shown(file)}, set:\n" if file != use.path else ""
-
-
-def _text(use: ClipUse, changes: Changes, prefix: Path, document: Document) -> str:
-    kind = document.origin(next(iter(changes)))[0].kind if prefix else document.kind
-    if kind == "args":  # a file with the defaults of the options has another kind
-        kind = DOCUMENT_KINDS.get(use.path.suffix.lower(), kind)
+def _text(changes: Changes, document: Document) -> str:
+    kind = document.kind
     removed = [path for path, value in changes.items() if value is REMOVED or (kind == "args" and value is None)]
     data: Any = {}
     for path, value in changes.items():
         if path not in removed:
-            data = _with(data, path[len(prefix) :], value)
+            data = _with(data, path, value)
     names = [script_options.option(path[-1]) if kind == "args" else dotted(path) for path in removed]
     text = [documents.dump(data, kind).rstrip()] if data else []
     return "\n".join([*text, f"Remove {' and '.join(names)}."] if removed else text)

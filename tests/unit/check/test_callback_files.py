@@ -97,18 +97,8 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("key", ["", NULL])
-def test_a_callback_in_a_file_of_its_own_clips_for_the_trainer_of_the_composition(check: Check, key: str) -> None:
-    parts = {path: text.format(key) for path, text in PARTS.items()}
-    report = check(parts)
-    assert (report.findings, report.headline) == ([], "1 clip: 1 as in clip.toml.")
-    other = {"conf/eval.yaml": "defaults:\n  - trainer: default\n"}
-    assert only_finding(check(parts | other)).kind == "drift"
-
-
-def test_a_trainer_without_a_composition_gets_advice_beside_a_callback(check: Check) -> None:
+def test_a_trainer_beside_a_callback_in_another_file_gets_advice(check: Check) -> None:
     parts = {path: text.format("") for path, text in PARTS.items()}
-    del parts["conf/train.yaml"]
-    finding = only_finding(check(parts | {"conf/eval.yaml": "defaults: []\n"}))
+    finding = only_finding(check(parts))
     assert finding.edit.startswith("If conf/callbacks/clip.yaml clips the gradients of this training, ")
     assert 'path = "conf/trainer/default.yaml"' in finding.edit

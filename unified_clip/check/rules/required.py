@@ -67,7 +67,6 @@ def check(
     notes = [f"{shown(path)} has no clip. No clip is needed, since no trainer reads this path." for path in others]
     findings = [finding for path, finding in missing.items() if path not in others]
     clipping = _files_of([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
-    clipping |= file_uses.files - _files_of(ignored)
     root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -77,7 +76,7 @@ def check(
             outside.append(repr(glob))
             continue
         outside_of = _elsewhere(matching, file_uses, ", and widen the pattern to match that file")
-        places = [f"{shown(use.path)}:{use.line}" for use in ignored for file in use.files if file in matching]
+        places = [f"{shown(use.path)}:{use.line}" for use in ignored if use.path in matching]
         uncounted = f" {NOT_COUNTED.format(places=', '.join(dict.fromkeys(places)))}" if places else ""
         why = f"No file that matches {glob!r} has a clip (matching files: {len(matching)}).{uncounted}{outside_of}"
         edit = "Restore the clip, or remove the pattern from check.require."
@@ -99,7 +98,7 @@ def each(
     A file that relies on a library's trainer to clip gets no `ClipUse`.
     """
     clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
-    clipping = _files_of(clips) | file_uses.files
+    clipping = _files_of(clips)
     lines: dict[Path, list[int]] = {}
     for use in (use for use in clips if use.path.suffix == PYTHON):
         lines.setdefault(use.path, []).append(use.line)
@@ -136,14 +135,14 @@ def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips,
     If the pattern has a wildcard, skip files that do not look like a configuration. A pattern such as "*.sh" also skips
     no shell script.
     """
-    shows = _files_of(file_uses.uses) | file_uses.files
+    shows = _files_of(file_uses.uses)
     with_key = {os.path.realpath(use.path) for use in file_uses.uses if use.has_key}
     for file in files:
         matching = [glob for glob in globs if patterns.matches(glob, file, root)]
         is_script = is_shell(file)
         named = [glob for glob in matching if not WILDCARD.search(glob) or (is_script and is_shell(Path(glob)))]
         is_elsewhere = file in file_uses.elsewhere and not is_script
-        known = os.path.realpath(file) in shows or is_elsewhere or file.resolve() in file_uses.bases
+        known = os.path.realpath(file) in shows or is_elsewhere
         known = known or (is_script and _names_file(file, with_key))
         if not known and (named or (matching and _is_configuration(file))):
             yield ClipUse(file, 1, 1, f'check.explicit "{[*named, *matching][0]}"', why_unknown=NO_KEY)
@@ -172,7 +171,7 @@ def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> 
 
 
 def _files_of(uses: Sequence[ClipUse]) -> set[str]:
-    return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
+    return {os.path.realpath(file) for use in uses for file in (use.path, *use.users)}
 
 
 def _paths_without_clip(
@@ -181,7 +180,7 @@ def _paths_without_clip(
     reported = [use for use in file_uses.uses if use.unused and use not in ignored]
     off = [use for use in ignored if use.config is not None and is_off(use.config)]
     clips = [use for use in file_uses.uses if _is_clip(use) and use not in off]
-    clipping = _files_of([*clips, *reported]) | (file_uses.files - _files_of(off))
+    clipping = _files_of([*clips, *reported])
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}

@@ -24,7 +24,7 @@ def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: boo
     of_trainer = [
         each for each in uses if is_of_trainer(use, each.format) or (each.is_callback and each.config is not None)
     ]
-    near = [each for each in of_trainer if any(patterns.is_near(file, use.path, root) for file in each.files)]
+    near = [each for each in of_trainer if patterns.is_near(each.path, use.path, root)]
     if near or not is_hydra:
         return near
     return [each for each in of_trainer if CONFIGURATIONS.match(patterns.relative(each.path, root))]
