@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,9 +21,6 @@ from .callback_files import packages_of_callbacks
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
 from .rules import patterns
-
-NORM = re.compile(r"the norm( from \S+)?")
-
 
 NO_DEFAULT = (
     "check.explicit requires this key, but the file does not set the key, so the trainer's default applies. A "
@@ -126,7 +122,7 @@ class Judge:
             settings = ", ".join(each.about for each in differences)
             effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
         else:
-            effect = family.sentence if family is not None else self._effect(config, compared)
+            effect = compared.effect
         edit = advisor.edit(replace(use, config=config), differences, is_near=family is not None)
         edit = self._with_advice_to_switch_off(use, edit, without_callback=is_off(config))
         does = f"{why.format(file=self._file.name)} {does}" if why else does
@@ -201,28 +197,6 @@ class Judge:
     ) -> Finding:
         return make_finding(use, kind, does, edit, self._text, differences, effect)
 
-    def _effect(self, config: ClipConfig, compared: compare.ConfigComparison) -> str:
-        if selections := compared.selections:
-            # a norm that includes other parameters would hide the difference of another setting
-            wanted = self.config.model_copy(update={"include": config.include, "exclude": config.exclude})
-            family = family_difference(config, wanted)
-            if family is not None and family.same:
-                return selections.removesuffix(".")
-            others = compare.compare(config, wanted, ("this clip", self._file.name))
-            return f"{selections} {family.sentence if family is not None else self._effect(config, others)}"
-        row = max(reversed(compared.compared), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
-        parts = [part for each in (config, self.config) for part in each.parts]
-        uses_names = config.uses_names or self.config.uses_names
-        is_same_norm = not uses_names and all(part.norm_type in (None, 2) for part in parts)
-        this, expected = (_change(each, with_before=is_same_norm) for each in (row.a, row.b))
-        if this != expected:
-            expected = expected if row.a.norm_clipped is None else NORM.sub("it", expected)
-            return f"{row.of}: this clip {this}, but {self._file.name} {expected}"
-        return (
-            f"{row.of}: this clip {this}, as {self._file.name} does, but the results differ by up to "
-            f"{row.distance:.2g} times the largest element"
-        )
-
     def _comparison(self, config: ClipConfig) -> compare.ConfigComparison:
         key = repr({**config.data(), "provenance": None})
         if key not in self._comparisons:
@@ -236,15 +210,6 @@ def _differences(compared: compare.ConfigComparison) -> list[Difference]:
         for each in compared.differences
         if each.about != compare.NOT_FINITE
     ]
-
-
-def _change(result: compare.ExampleResult, *, with_before: bool) -> str:
-    if result.norm_clipped is None:
-        return compare.OUTCOMES[result.outcome]
-    before, after = f"{result.norm:.4g}", f"{result.norm_clipped:.4g}"
-    if result.outcome == "unchanged" or (with_before and before == after):
-        return f"keeps the norm at {after}"
-    return f"changes the norm {f'from {before} ' if with_before else ''}to {after}"
 
 
 def clip_result(use: ClipUse, result: Result) -> Clip:

@@ -144,7 +144,6 @@ class _Tables:
                 sentences=describe.sentences(meaning.config, meaning.threshold),
                 threshold=meaning.threshold,
                 config=json.loads(config),
-                worked=compare.as_data(compare.explain(meaning.config, ""))["worked"],
             )
         return self.meanings[key].number
 
@@ -152,10 +151,7 @@ class _Tables:
         key = (self._meaning(before), self._meaning(after))
         if key not in self.comparisons:
             data = compare.as_data(compare.compare(before.config, after.config, ("before", "after")))
-            data |= {
-                name: [{"before": entry["a"], "after": entry["b"], **entry} for entry in data[name]]
-                for name in ("differences", "compared")
-            }
+            data["differences"] = [{"before": each["a"], "after": each["b"], **each} for each in data["differences"]]
             numbers = {"number": len(self.comparisons) + 1, "before": key[0], "after": key[1]}
             self.comparisons[key] = model.MeaningComparison.model_validate(data | numbers)
         comparison = self.comparisons[key]

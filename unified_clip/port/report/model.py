@@ -13,40 +13,11 @@ from typing_extensions import Self
 
 from ..._kit.display import safe
 from ..._kit.report_model import Real, ReportModel, json_schema
-from ...config.explain import describe
-from ...config.explain.compare import Outcome
 from ..ported_clip import Target, Verdict
 
 
-class WorkedExample(ReportModel):
-    """The result of a clip on example gradients."""
-
-    of: str
-    """A description of the example gradients."""
-
-    outcome: Outcome
-    norm: Real
-    """The total norm before the clip. Excluded gradients are not part of the norm."""
-
-    coef: Real | None
-    """The clip coefficient, or null if the step is skipped or an error is raised."""
-
-    norm_clipped: Real | None
-    """The total norm after the clip, or null if the step is skipped or an error is raised."""
-
-    results: dict[str, list[Real]] | None
-    """The first elements of the first few gradients after the clip, by name, or null if the step is skipped or an error
-    is raised."""
-
-    @property
-    def result(self) -> str:
-        if self.norm_clipped is None or self.outcome == "unchanged":
-            return self.outcome
-        return f"the total norm becomes {describe.number_text(self.norm_clipped)}"
-
-
 class ClipMeaning(ReportModel):
-    """The effect of one or more clips: a text, a configuration, and results on example gradients."""
+    """The effect of one or more clips: a text and a configuration."""
 
     number: int
     """The position of this entry in `meanings`, counted from 1."""
@@ -54,12 +25,10 @@ class ClipMeaning(ReportModel):
     sentences: list[str]
     threshold: str
     """The code of a threshold that is only known at run time, or an empty string. If the code is not empty, the
-    examples use a threshold of 1."""
+    threshold in `config` is only a placeholder."""
 
     config: dict[str, Any]
     """A clip configuration with the same effect. docs/clip_config.schema.json describes its keys."""
-
-    worked: list[WorkedExample]
 
 
 class SettingDifference(ReportModel):
@@ -70,20 +39,8 @@ class SettingDifference(ReportModel):
     after: str
 
 
-class ComparedExample(ReportModel):
-    """The results of a clip and its replacement on the same example gradients."""
-
-    of: str
-    before: WorkedExample
-    after: WorkedExample
-    distance: Real
-    """The largest difference between corresponding elements, divided by the largest magnitude in either result."""
-
-    sentence: str
-
-
 class MeaningComparison(ReportModel):
-    """A comparison of a clip with its replacement: settings, and results on example gradients."""
+    """A comparison of the settings of a clip and its replacement."""
 
     number: int
     """The position of this entry in `comparisons`, counted from 1."""
@@ -95,7 +52,6 @@ class MeaningComparison(ReportModel):
     """The `number` of the entry in `meanings` that describes the replacement."""
 
     differences: list[SettingDifference]
-    compared: list[ComparedExample]
     summary: str
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from .model import ClipMeaning, Report, ReportedClip
+from .model import Report, ReportedClip
 
 MAX_REPEATED = 80
 """A longer text is printed in full only the first time."""
@@ -89,7 +89,7 @@ def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str
     yield Line(6, Text(clip.text, "dim"), is_code=True)
     if clip.meaning:
         meaning = report.meanings[clip.meaning - 1]
-        yield from once("does", " ".join(meaning.sentences), _examples(meaning))
+        yield from once("does", " ".join(meaning.sentences))
     if clip.difference:
         differences = report.comparisons[clip.comparison - 1].differences if clip.comparison else ()
         settings = [f"{setting.about}: {setting.before} -> {setting.after}" for setting in differences]
@@ -105,12 +105,6 @@ def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str
         yield from (Line(10, Text(line, "cyan"), is_code=True) for line in clip.suggestion)
     for check in clip.checks:
         yield from once("check", check)
-
-
-def _examples(meaning: ClipMeaning) -> Iterator[str]:
-    if meaning.threshold:
-        yield f"numbers for a threshold of 1, because {meaning.threshold} is only known at run time:"
-    yield from (f"{example.of}: {example.result}" for example in meaning.worked)
 
 
 def _known(report: Report) -> Iterator[Line]:
