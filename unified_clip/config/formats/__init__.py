@@ -6,13 +6,12 @@ from .rows import RowFormat, ScriptFormat, SourceFormat
 from .trainers.keras import KERAS
 from .trainers.optax import Optax
 from .trainers.paddle import PADDLE
-from .trainers.rllib import RLlib
 from .trainers.timm import Timm
 
 __all__ = ["FORMATS", "Format", "Imported"]
 
 OWN: dict[str, type[Format]] = {
-    "keras": type(KERAS), "optax": Optax, "paddle": type(PADDLE), "rllib": RLlib, "timm": Timm,
+    "keras": type(KERAS), "optax": Optax, "paddle": type(PADDLE), "timm": Timm,
 }  # fmt: skip
 """The formats whose files a row cannot describe."""
 
