@@ -31,8 +31,6 @@ EXCEPTIONS = {
     "bench/plot.py: figure.savefig": "draws into memory",
     "bench/run.py: path.open": SCRATCH,
     "bench/worker.py: os.fdopen": "standard output",
-    "config/documents/inheritance/base_files.py: files.open": OWN,
-    "config/documents/inheritance/hydra.py: self.files.open": OWN,
     "parity/workers/worker.py: (self._directory / 'current.jsonl').open": SCRATCH,
     "parity/workers/worker.py: (self._directory / f'{number}.{memmap.TENSORS}').open": SCRATCH,
     "parity/workers/worker_files.py: (job / memmap.TENSORS).open": SCRATCH,

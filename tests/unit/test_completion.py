@@ -79,7 +79,7 @@ def test_bash_completes_every_command_and_option(scripts: Path) -> None:
         ("unified-clip config export --to ''", set(FORMATS)),
         ("unified-clip compare a.jsonl b.jsonl --js", set()),
         ("unified-clip explain my", {"my.toml"}),
-        ("unified-clip explain my.toml --recorded gr", {"grads.npz"}),
+        ("unified-clip explain gr", {"grads.npz"}),
         ("unified-clip parity --out my", {"my.toml"}),
         ("unified-clip completion z", {"zsh"}),
     ],

@@ -20,7 +20,6 @@ CLIP = 'rule = "global_norm"\nthreshold = 1.0\n'
 
 COMMANDS = (
     "explain {file}",
-    "explain clip.toml --recorded {file}",
     "config import {file} --from unified_clip",
     "config check {file} .",
     "config check clip.toml {file}",

@@ -11,7 +11,6 @@ from typing import Any
 from .._kit import atomic_files
 from ..config.clip_config import ClipConfig
 from ..config.documents import DOCUMENT_KINDS, Document, Key
-from ..config.documents.inheritance import hydra
 from ..config.formats import convert
 from ..config.schema import is_off
 from ..errors import ConfigError
@@ -38,13 +37,8 @@ def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
 def _marked(use: ClipUse) -> ClipUse:
     if use.document is None or use.config is None:
         return use
-    documents = [use.document]
-    if use.read is not None and is_off(use.config) and next(_callbacks(use.document.data), None) is None:
-        documents = hydra.with_main(use.read) or documents
-    callbacks = [next(_callbacks(document.data), None) for document in documents]
-    if callbacks[0] is None or not all(callbacks):
-        return use
-    return replace(use, is_replaced=is_off(use.config))
+    has_callback = next(_callbacks(use.document.data), None) is not None
+    return replace(use, is_replaced=has_callback and is_off(use.config))
 
 
 def _read(path: Path) -> Iterator[ClipUse]:

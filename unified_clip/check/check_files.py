@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from .._kit import atomic_files
+from .._kit.display import counted
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
@@ -25,7 +25,7 @@ from . import (
     files_to_check,
     trainer_files,
 )
-from .clip_use import ARGUMENT_FORMATS, OWN, ClipUse, FoundClips, shown
+from .clip_use import ARGUMENT_FORMATS, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
@@ -101,7 +101,6 @@ def check(
             trainers=file_uses.trainers,
             sources=file_uses.sources,
             clips=len(file_uses.uses),
-            bases=len(file_uses.bases),
             unread=file_uses.unread,
         ),
     )
@@ -175,17 +174,16 @@ def _read(
             if path.suffix.lower() not in SOURCES and (command_lines.is_shell(path) or not is_of_trainer):
                 others.append(path)
         if path.suffix.lower() in SOURCES and not problem:
-            configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
+            configurations |= {path} if uses else set()
             sources.append(path)
         else:
             advance(1)
-    _leave_out_bases(file_uses, rules, root)
+    file_uses.notes += _notes_on_other_files(file_uses)
     uses = source_files.read(project, sources, advance, configurations)
     uses += _settings(project, sources, others, uses, file_uses.uses, configurations, root)
     uses = _without_replaced(list(notebooks.with_cells(uses)))
     uses = list(_without_passed(uses, file_uses, project, root))
-    kept = [use for use in file_uses.uses if not _is_repeated(use, uses)]
-    file_uses.uses = kept + uses
+    file_uses.uses = file_uses.uses + uses
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
@@ -243,13 +241,17 @@ def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:
 
 
 def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClips) -> None:
-    file_uses.trainers += any(not trainer_files.package(use) for use in uses)
+    file_uses.trainers += bool(uses)
     file_uses.uses += [use for use in uses if not use.set_elsewhere]
     for use in (use for use in uses if use.set_elsewhere):
         file_uses.elsewhere.append(path)
-        file_uses.notes.append(
-            f"{shown(path)} sets no clip: {use.set_elsewhere} Also check the file or script that sets the clip."
-        )
+        file_uses.without_clip.setdefault(use.set_elsewhere, []).append(path)
+
+
+def _notes_on_other_files(file_uses: FoundClips) -> Iterator[str]:
+    for why, [path, *more] in file_uses.without_clip.items():
+        sets = f"and {counted(len(more), 'more file')} set" if more else "sets"
+        yield f"{shown(path)} {sets} no clip: {why} Also check the file or script that sets the clip."
 
 
 def _without_passed(uses: Sequence[ClipUse], file_uses: FoundClips, project: Project, root: Path) -> Iterator[ClipUse]:
@@ -285,7 +287,7 @@ def _files_of_trainer(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_h
     of_trainer = [
         each for each in uses if each.format == format_ != "" or (each.is_callback and each.config is not None)
     ]
-    near = [each for each in of_trainer if any(patterns.is_near(file, use.path, root) for file in each.files)]
+    near = [each for each in of_trainer if patterns.is_near(each.path, use.path, root)]
     if near or not is_hydra:
         return near
     return [each for each in of_trainer if CONFIGURATIONS.match(patterns.relative(each.path, root))]
@@ -297,48 +299,6 @@ def _sets_clip(use: ClipUse) -> bool:
 
 def _without_replaced(uses: Sequence[ClipUse]) -> list[ClipUse]:
     return [use for use in uses if not use.is_replaced]
-
-
-def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
-    package = trainer_files.package(use)
-    return package != "" and any(each.path == use.path and each.package in (package, OWN) for each in source_uses)
-
-
-def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> None:
-    """If several files inherit a clip from one base file, keep the clip only once.
-
-    Also set `files`, `bases` and `repeats` of `file_uses`.
-    """
-    file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
-    known = [use for use in file_uses.uses if use.config is not None]
-    file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
-    file_uses.bases = {base.resolve() for use in file_uses.uses for base in use.bases}
-    kept: dict[tuple[object, ...], ClipUse] = {}
-    inherited = {_effect_of(use, rules, root) for use in known if _is_inherited(use)}
-    for use in file_uses.uses:
-        if not _is_inherited(use) and use.config is not None and _effect_of(use, rules, root) in inherited:
-            continue  # the file that inherits the clip shows the trainer
-        is_base = use.read is not None and use.read.resolve() in file_uses.bases
-        if not is_base or (use.config is not None and not use.by_default):
-            lists = (rules.nearest,)
-            key = (
-                *_effect_of(use, rules, root),
-                use.clip,
-                *(patterns.matches_use(globs, use, root) for globs in lists),
-            )
-            if kept.setdefault(key, use) is not use and use.read is not None:
-                file_uses.repeats.add(os.path.realpath(use.read))
-    file_uses.uses = list(kept.values())
-
-
-def _is_inherited(use: ClipUse) -> bool:
-    return use.read is not None and os.path.realpath(use.read) != os.path.realpath(use.path)
-
-
-def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, tuple[int, ...]]:
-    meaning = repr(use.config.meaning) if use.config is not None else ""
-    file = os.path.realpath(use.path)  # resolve() fails for a link to itself
-    return file, use.line, meaning, tuple(ignoring.matching(rules.ignore, use, root))
 
 
 def _leave_to_trainer(file_uses: FoundClips) -> None:

@@ -100,11 +100,6 @@ class ClipUse:
     values: tuple[NamedValue, ...] = ()
     """The values of all clip keys in the file, if no known trainer reads these keys. Otherwise, the tuple is empty."""
 
-    read: Path | None = None
-    """The trainer's configuration file. For an inherited clip, `path` is the base file, and `read` is the inheriting
-    file."""
-
-    bases: tuple[Path, ...] = ()
     by_default: bool = False
     """Whether the clip is the trainer's default, because the file sets no clip key."""
 
@@ -154,25 +149,17 @@ class ClipUse:
     def is_callback(self) -> bool:
         return self.clip.endswith(".ClipCallback")
 
-    @property
-    def files(self) -> list[Path]:
-        return [file for file in (self.path, self.read) if file is not None]
-
 
 @dataclass
 class FoundClips:
     uses: list[ClipUse] = field(default_factory=list)
     trainers: int = 0
     sources: int = 0
-    bases: set[Path] = field(default_factory=set)
-    repeats: set[str] = field(default_factory=set)
-    """Files that inherit a clip which `uses` lists with another file."""
-
-    files: set[str] = field(default_factory=set)
-    """The configuration files of trainers whose clip is known, and their base files."""
-
     notes: list[str] = field(default_factory=list)
     elsewhere: list[Path] = field(default_factory=list)
+    without_clip: dict[str, list[Path]] = field(default_factory=dict)
+    """The trainers' files whose clip is set in another file, by the reason."""
+
     unread: int = 0
 
 

@@ -100,7 +100,7 @@ class Judge:
         does = " ".join(describe.sentences(config))
         compared = self._comparison(config)
         differences = _differences(compared)
-        effect = family.sentence if family is not None else compared.selections.removesuffix(".")
+        effect = compared.effect
         if why:
             does = f"{why.format(file=self._file.name)} {does}"
             settings = ", ".join(each.about for each in differences)

@@ -118,7 +118,6 @@ class Counts(ReportModel):
     clips: int
     """The number of clips in trainers' configurations and Python files, including clips of unknown effect."""
 
-    bases: int
     """The number of base files, from which other configurations inherit."""
 
     unread: int

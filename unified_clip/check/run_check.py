@@ -96,7 +96,7 @@ class _RunCheck:
             ignored=[],
             accepted=[],
             notes=list(self._notes),
-            counts=Counts(files=0, trainers=0, sources=0, clips=len(clips), bases=0, unread=0),
+            counts=Counts(files=0, trainers=0, sources=0, clips=len(clips), unread=0),
         )
 
     def _headline(self, findings: Sequence[Finding]) -> str:

@@ -17,9 +17,7 @@ from ..config import documents
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted
-from ..config.documents.inheritance import hydra
-from ..config.documents.unknown import unread_around
-from ..config.formats import FORMATS, Format, convert, placement
+from ..config.formats import convert, placement
 from ..config.formats.base import SetElsewhereError, naming_advice
 from ..config.formats.convert import Candidate
 from ..config.formats.python_source import PythonFormat
@@ -137,68 +135,30 @@ def _is_own(document: Document) -> bool:
 
 def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     trainer, document = candidate
-    place = _place(path, candidate)
+    place = placement.first_read(document, trainer) if trainer else ("rule",)
     unset = placement.unset(document, trainer) if trainer else ""
     title = trainer.title if trainer else "ClipConfig"
     if unset or (trainer and place):
         is_default = unset and not unset.endswith("is null")
         key = unset or dotted(place)
-        key = key.replace("_", "-") if document.origin(place)[0].kind == "args" and len(place) < 2 else key
+        key = key.replace("_", "-") if document.kind == "args" and len(place) < 2 else key
         title += f" by default: {key}" if is_default else f": {key}"
     name = trainer.name if trainer else convert.UNIFIED_CLIP
-    bases = document.files[1:]
+    engine = trainer.engine(document) if trainer else ""
+    use = ClipUse(path, document.line(place) or 1, 1, title, format=name, document=document, engine=engine)
     try:
         config = ClipConfig(**convert.settings(candidate, version))
     except SetElsewhereError as error:
-        return ClipUse(
-            path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases, document=document,
-            engine=trainer.engine(document) if trainer else "",
-        )  # fmt: skip
+        return replace(use, line=1, set_elsewhere=error.problem)
     except ConfigError as error:
-        outer = unread_around(document.data)
-        if outer is not None and place and trainer and (use := _in_main(path, trainer, version)):
-            return use
-        if not place and outer is not None:
-            return ClipUse(path, 1, 1, title, set_elsewhere=str(outer), format=name, bases=bases)
-        named = (each for each in document.files[1:] if str(error).startswith((f"{each.name}:", f"{each.name},")))
-        place_of_error = next(named, path)
         values = _values(document) if error.code == MISPLACED else ()
         why = str(error).removeprefix(f"{path.name}: ")
         why = why.replace(f" {placement.BY_CODE}", "")  # the edit of the finding already has this advice
-        unknown = replace(_unknown(place_of_error, title, why, name), read=path, bases=bases, values=values)
-        return replace(unknown, document=document, version=version) if place_of_error == path else unknown
-    file = document.origin(place)[0].path or path
-    line = document.line(place) or 1
+        line = LINE.search(why)
+        place_of_error = int(line[1]) if line else 1
+        return replace(use, line=place_of_error, why_unknown=why, values=values, version=version, engine="")
     is_default = bool(unset) or not place
-    return ClipUse(
-        file, line, 1, title, config, read=path, bases=bases, by_default=is_default, has_key=bool(place), format=name,
-        document=document, version=version, engine=trainer.engine(document) if trainer else "",
-    )  # fmt: skip
-
-
-def _place(path: Path, candidate: Candidate) -> tuple[Key, ...]:
-    """Return the place of the first clip key. If this file sets only a rule, and its base file the threshold, return
-    the place of the rule."""
-    trainer, document = candidate
-    if not trainer:
-        return ("rule",)
-    first = placement.first_read(document, trainer)
-    if not first or first[-1] in trainer.mode_keys or document.origin(first)[0].path in (path, None):
-        return first
-    modes = (each for each in placement.read_paths(document, trainer) if each[-1] in trainer.mode_keys)
-    return next((each for each in modes if document.origin(each)[0].path == path), first)
-
-
-def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Return the clip of a file that Hydra's main configurations include.
-
-    Return None if the effect of the clip is unknown, or if it differs between the main configurations.
-    """
-    uses = [_use(path, (trainer, document), version) for document in hydra.with_main(path)]
-    meanings = [use.config.meaning if use.config is not None else None for use in uses]
-    if not uses or None in meanings or any(meaning != meanings[0] for meaning in meanings):
-        return None
-    return replace(uses[0], bases=())  # the part is not a base file of itself
+    return replace(use, config=config, by_default=is_default, has_key=bool(place), version=version)
 
 
 def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
@@ -260,11 +220,6 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 def has_number(value: object) -> bool:
     """Return whether a value is a number, or a table or list with a number."""
     return any(is_number(each.value) for each in inner_values(value))
-
-
-def package(use: ClipUse) -> str:
-    trainer = FORMATS.get(use.format)
-    return trainer.package if isinstance(trainer, PythonFormat) else ""
 
 
 def names_clip(path: Path) -> bool:

@@ -184,6 +184,9 @@ class Clip(Table):
     by: Mode | None = None
     norm_type: float = 2.0
     norm_type_key: Path1 = ()
+    raises: Path1 = ()
+    """If this key is true, training stops with an error if the norm is not finite."""
+
     family: Family | None = None
     default: Default | Listed[DefaultOf] = "off"
     unset: str = ""
@@ -253,18 +256,6 @@ class Engine(Table):
     """The first of these keys that the file has is a strategy. It decides which engine clips."""
 
 
-class Files(Table):
-    """How the trainer combines a file with other files."""
-
-    kind: Literal["one", "hydra", "base", "named", "options"] = "one"
-    key: Path1 = ()
-    advice: str = ""
-    is_strict: bool = False
-    takes_text: bool = True
-    defaults: str = ""
-    folder: str = ""
-
-
 class Trainer(Table):
     name: str
     title: str
@@ -302,7 +293,6 @@ class Trainer(Table):
     vocabulary: Words = frozenset()
     """Top-level keys of this trainer. Other trainers can have the same keys."""
 
-    files: Files = Files()
     is_yaml_11: bool = False
     """Whether the trainer may read YAML with PyYAML, and fail because PyYAML reads a number such as 1e-3 as text."""
 

@@ -47,9 +47,6 @@ class Sample:
 
     settings: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
-    reads: list[str] = field(default_factory=list)
-    """The other files that are read: base files, and files that the sample names."""
-
     error: str | None = None
     shows: str = ""
     """"misplaced" means that the trainer does not read the clip key at its place, "absent" means no clip key, and

@@ -15,18 +15,17 @@ import tomlkit
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from support.config.format_samples import DATA, Sample, samples
+from support.config.format_samples import DATA, READ, Sample, samples
 from support.config.trainer_cases import CASES, FILE, Case, result
 
 from unified_clip import ClipConfig, ConfigError
-from unified_clip.config.formats import FORMATS
 
 RESULTS = ("settings", "notes", "error")
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    for trainer in FORMATS.values():
+    for trainer in READ.values():
         update(DATA / trainer.name / "expected.toml", "sample", list(map(of_sample, samples(trainer))))
     update(FILE, "case", list(map(of_case, CASES)))
 
@@ -54,8 +53,16 @@ def update(path: Path, name: str, results: list[dict[str, Any]]) -> None:
             if key not in new:
                 table.pop(key, None)
             elif table.get(key) != new[key]:
-                table[key] = new[key]
+                table[key] = _inline(new[key])
     path.write_text(tomlkit.dumps(file), encoding="utf-8")
+
+
+def _inline(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    table = tomlkit.inline_table()
+    table.update(value)
+    return table
 
 
 if __name__ == "__main__":

@@ -95,12 +95,3 @@ PARTS = {
     "conf/trainer/default.yaml": "_target_: lightning.pytorch.Trainer\nmax_epochs: 3\n{}",
     "conf/callbacks/clip.yaml": textwrap.dedent(CALLBACKS),
 }
-
-
-@pytest.mark.parametrize("key", ["", NULL])
-def test_a_callback_in_a_file_of_its_own_clips_for_the_trainer_of_the_composition(check: Check, key: str) -> None:
-    parts = {path: text.format(key) for path, text in PARTS.items()}
-    report = check(parts)
-    assert (report.findings, report.headline) == ([], "1 clip: 1 as in clip.toml.")
-    other = {"conf/eval.yaml": "defaults:\n  - trainer: default\n"}
-    assert only_finding(check(parts | other)).kind == "drift"

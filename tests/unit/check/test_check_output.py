@@ -191,16 +191,6 @@ def test_the_result_can_be_written_to_a_file(run: Any, tmp_path: Path) -> None:
     assert "no/such/dir" in err
 
 
-def test_an_inherited_clip_is_one_clip_of_the_trainer_that_inherits_it(check: Check) -> None:
-    files = {
-        "base.yaml": "trainer:\n  gradient_clip_val: 2.0\n  max_epochs: 3\n",
-        "nemo.yaml": "defaults:\n  - base\n  - _self_\nmodel: {}\nexp_manager: {}\ntrainer:\n  max_steps: 9\n",
-    }
-    assert [(each.path, each.clip) for each in check(files).findings] == [
-        ("base.yaml", "NeMo: trainer.gradient_clip_val")
-    ]
-
-
 def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
     source = "import paddle\n\nclip = paddle.nn.ClipGradByGlobalNorm(1.0)\n"
     status, out, _ = run("clip.toml", ".", a_py=source)

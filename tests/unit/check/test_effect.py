@@ -1,4 +1,4 @@
-"""The effect of a finding: which parameters a clip leaves out, and the settings that differ."""
+"""The effect of a finding: the parameters that only one clip changes, and the size of a difference of the family."""
 
 from __future__ import annotations
 
@@ -26,12 +26,25 @@ def test_the_text_names_the_settings_that_follow_from_the_rule(check: Check) -> 
 @pytest.mark.parametrize(
     ("source", "settings", "effect"),
     [
+        (NORM % "0.5", "", ""),
         (
             NORM % "1.0",
             'exclude = ["*.bias", "*.scale"]\n',
-            "this clip clips all parameters, but clip.toml leaves *.bias and *.scale unclipped",
+            "this clip clips all parameters, but clip.toml leaves *.bias and *.scale unclipped.",
         ),
-        (NORM % "1.0", 'include = ["a.*"]\n', "this clip clips all parameters, but clip.toml clips only a.*"),
+        (NORM % "1.0", 'include = ["a.*"]\n', "this clip clips all parameters, but clip.toml clips only a.*."),
+        (
+            NORM % "0.5",
+            'exclude = ["*.bias"]\n',
+            "this clip clips all parameters, but clip.toml leaves *.bias unclipped.",
+        ),
+        (
+            NORM % "1.0",
+            'exclude = ["*.bias"]\neps = 0.0\n',
+            "this clip clips all parameters, but clip.toml leaves *.bias unclipped. For a norm of n, the relative "
+            "difference between the two clip coefficients is at most 1e-06 / n, apart from rounding. With threshold = "
+            "1, the difference is at most 1e-06.",
+        ),
     ],
 )
 def test_the_parameters_that_only_one_clip_changes_are_named(

@@ -163,15 +163,21 @@ def test_an_inherited_clip_is_reported_once_where_it_stands(check: Check) -> Non
     }
     report = check(files)
     assert [(each.path, each.line) for each in report.findings] == [("base.yaml", 3)]
-    assert (report.counts.trainers, report.counts.bases, report.counts.clips) == (4, 1, 2)
+    assert (report.counts.trainers, report.counts.clips) == (4, 2)
+    assert report.notes[0].startswith(
+        "a.yaml and 1 more file set no clip: the file inherits settings from other files, "
+    )
 
 
-def test_a_base_file_without_a_clip_is_part_of_the_files_that_inherit_from_it(check: Check) -> None:
+def test_a_base_file_without_a_clip_is_reported_where_it_stands(check: Check) -> None:
     files = {"base.yaml": DETECTRON2, "a.yaml": "_BASE_: base.yaml\n" + DETECTRON2 + CLIP}
-    assert check(files).findings == []
-    finding = only_finding(check(files | {"b.yaml": "_BASE_: base.yaml\n" + DETECTRON2}))
-    assert (finding.path, finding.kind) == ("b.yaml", "drift")
-    assert only_finding(check({"base.yaml": DETECTRON2}, CLIP_CONFIG, "base.yaml")).path == "base.yaml"
+    assert only_finding(check(files | {"b.yaml": "_BASE_: base.yaml\n" + DETECTRON2})).path == "base.yaml"
+
+
+def test_a_part_of_an_inherited_clip_is_unknown_and_not_hidden_by_the_clip_of_the_base_file(check: Check) -> None:
+    child = "_BASE_: base.yaml\n" + DETECTRON2 + "  CLIP_GRADIENTS: {CLIP_VALUE: 9.0}\n"
+    finding = only_finding(check({"base.yaml": DETECTRON2 + CLIP, "a.yaml": child}))
+    assert (finding.path, finding.line, finding.kind) == ("a.yaml", 4, "unknown")
 
 
 def test_a_vocabulary_with_the_words_of_a_configuration_is_none(check: Check) -> None:

@@ -36,10 +36,12 @@ def test_a_link_to_a_clip_counts_for_its_path(check: Check, tmp_path: Path) -> N
     assert check(FILES, CLIP_CONFIG, "nlp", "vision").counts.clips == 1
 
 
-def test_a_base_file_with_the_trainers_default_has_a_clip(check: Check) -> None:
+def test_a_file_that_inherits_its_clip_has_no_clip_of_its_own(check: Check) -> None:
     base = "SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true, CLIP_TYPE: full_model, CLIP_VALUE: 1.0}\n"
-    files = {"base.yaml": "SOLVER: {IMS_PER_BATCH: 2}\n", "a.yaml": f"_BASE_: base.yaml\n{base}"}
-    assert check(files, CLIP_CONFIG, "base.yaml", "a.yaml").findings == []
+    files = {"base.yaml": base, "a.yaml": "_BASE_: base.yaml\nSOLVER: {IMS_PER_BATCH: 2}\n"}
+    assert check(files, CLIP_CONFIG, ".").findings == []
+    finding = only_finding(check({}, CLIP_CONFIG, "a.yaml"))
+    assert (finding.kind, "Also pass that file" in finding.does) == ("missing", True)
 
 
 def test_a_required_pattern_without_a_clip_is_an_error_with_its_line(check: Check) -> None:

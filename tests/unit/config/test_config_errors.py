@@ -66,7 +66,7 @@ def test_there_are_enough_bad_configurations() -> None:
         ("yaml", "rule: norm\n? [a]\n: 1", "clip.yaml, line 2: a key is a list or a table. Give a string"),
         ("yaml", "rule: none\ncheck: {formats: {1: hf}}", "the key 1 is not a string. Write it in quotes"),
         ("yaml", "rule: norm\n{a: 1}: 1", "clip.yaml, line 2: a key is a list or a table. Give a string"),
-        ("yaml", "rule: norm\n1: 2", "clip.yaml, line 2, 1: the key 1 is not a string. Use one of rule, threshold"),
+        ("yaml", "rule: norm\n1: 2", "clip.yaml, line 2, 1: the key 1 is not a string. Write it in quotes"),
         ("yaml", "rule: norm\nthreshold: 1:30", "line 2, threshold: it is '1:30'. Give a number"),
         ("yaml", "rule: norm\ngroups: &a [*a]", "line 2: an alias refers to a value that contains the alias"),
         ("yaml", "rule: norm\ngroups:\n - {name: a, include: [x]}\n - {name: a, include: [x]}\nthreshold: 1",

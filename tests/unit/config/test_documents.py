@@ -1,38 +1,33 @@
-"""Documents that are merged from several files: the file that sets a key, and limits of size."""
+"""Documents: the lines of keys, unknown values, and files that inherit from other files."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.config.format_samples import DATA
 
 from unified_clip import ConfigError
 from unified_clip.config import documents
-from unified_clip.config.documents import Document, PartialTable, Unknown, UnreadFile
-from unified_clip.config.documents.inheritance.base_class import MOST_FILES
-from unified_clip.config.documents.interpolation import resolve
-from unified_clip.config.documents.merge import MergeRules
-from unified_clip.config.formats import convert
+from unified_clip.config.documents import Document, Unknown
 
 
-def test_a_merged_document_lists_its_files_and_the_file_of_each_key() -> None:
-    path = DATA / "detectron2" / "inherited_value.yaml"
-    document = convert.named(path, "detectron2")[1]
-    assert [file.name for file in document.files] == ["inherited_value.yaml", "rcnn.yaml", "rcnn_clipped.yaml"]
-    keys = ("SOLVER", "CLIP_GRADIENTS", "CLIP_VALUE")
-    assert document.origin(keys)[0].path == path
-    assert document.line(keys) == 4
-    base = document.origin(("SOLVER", "CLIP_GRADIENTS", "ENABLED"))[0]
-    assert base.name == "bases/rcnn_clipped.yaml"
-    assert document.place(("SOLVER", "CLIP_GRADIENTS", "ENABLED")).startswith("bases/rcnn_clipped.yaml, line 4, ")
-
-
-def test_the_file_of_a_key_is_that_of_the_key_it_names_in_deepspeeds_file() -> None:
-    document = convert.named(DATA / "hf" / "zero3.yaml", "hf")[1]
-    assert document.origin(("deepspeed", "gradient_clipping"))[0].name == "bases/zero3.json"
-    assert document.line(("deepspeed", "gradient_clipping")) == 3
-    assert document.origin(("deepspeed",))[0].name == "zero3.yaml"
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("_BASE_: a.yaml\n", ("_BASE_",)),
+        ("_base_: [a.yaml, b.yaml]\n", ("_base_",)),
+        ("_base_: [1]\n", None),
+        ("defaults:\n- trainer: gpu\n", ("defaults",)),
+        ("defaults:\n- _self_\n- override /trainer: gpu\n", ("defaults",)),
+        ("defaults:\n- _self_\n- override hydra/launcher: joblib\n- /hydra/sweeper: ax\n", None),
+        ("defaults:\n  lr: 0.1\n", None),
+        ("defaults:\n- {a: 1, b: 2}\n", None),
+        ("# @package _global_\nlr: 0.1\n", ()),
+        ("# A comment.\n\n# @package trainer\nlr: 0.1\n", ()),
+        ("# @package _group_\nlr: 0.1\n", None),
+        ("lr: 0.1  # @package trainer\n", None),
+    ],
+)
+def test_a_file_inherits_by_a_key_or_by_a_comment_of_hydra(text: str, keys: tuple[str, ...] | None) -> None:
+    assert documents.inheriting(documents.parse(text, "yaml", "a.yaml")) == keys
 
 
 def test_the_line_of_a_merged_yaml_key_is_that_of_its_anchor() -> None:
@@ -73,82 +68,21 @@ def test_duplicate_keys_are_reported_with_their_line_and_the_last_one_counts(kin
     assert document.line(("a", "b")) == 4
 
 
-def test_a_value_that_files_do_not_show_is_an_error_with_its_own_code() -> None:
-    unread = UnreadFile("a.yaml, line 1, base", "cannot find b.yaml.", "Add it.")
-    data = MergeRules().merge(unread, {"known": {"x": 1}, "unknown": Unknown("!env X", "Write it.")})
-    document = Document("a.yaml", "", "yaml", data)
+@pytest.mark.parametrize("value", ["${clip}", "x-${clip}", "${oc.env:CLIP}", Unknown("!env X", "Write it.")])
+def test_an_unknown_value_is_an_error_with_its_own_code(value: object) -> None:
+    document = Document("a.yaml", "", "yaml", {"known": {"x": 1}, "unknown": value})
     assert document.get("known", "x") == 1
-    assert isinstance(data["known"], PartialTable)
-    for keys in (("known", "y"), ("other",), ("unknown",), ("unknown", "x")):
+    assert document.shows("unknown")
+    for keys in (("unknown",), ("unknown", "x")):
         with pytest.raises(ConfigError) as caught:
             document.get(*keys)
         assert caught.value.code == "UC106"
-    with pytest.raises(
-        ConfigError,
-        match=r"^a\.yaml, line 1, base: cannot find b\.yaml\. A file that was not read might set other\. Add it\.$",
-    ):
-        document.has("other")
-    assert not document.shows("other")
+    with pytest.raises(ConfigError):
+        document.has("unknown", "x")
 
 
-def test_a_configuration_of_too_many_files_is_rejected(tmp_path: Path) -> None:
-    """Each file names the next one twice, which would be read 2 ** 30 times."""
-    for index in range(30):
-        (tmp_path / f"{index}.yml").write_text(f"_BASE_: ['{index + 1}.yml', '{index + 1}.yml']\nlr: 1\n")
-    (tmp_path / "30.yml").write_text("OptimizerBuilder: {clip_grad_by_norm: 1.0}\n")
-    with pytest.raises(ConfigError, match=rf"the configuration has more than {MOST_FILES} base files"):
-        convert.named(tmp_path / "0.yml", "paddledetection")
-
-
-@pytest.mark.parametrize("table", ["${%s}${%s}", ["${%s}", "${%s}"]])
-def test_interpolations_do_not_fill_the_memory(table: str | list[str]) -> None:
-    data: dict[str, object] = {"k0": "text" if isinstance(table, str) else [1, 2]}
-    for index in range(60):
-        name = f"k{index}"
-        parts = [part.replace("%s", name) for part in ([table] if isinstance(table, str) else table)]
-        data[f"k{index + 1}"] = parts[0] if isinstance(table, str) else parts
-    resolved = resolve(data)
-    assert isinstance(resolved if isinstance(table, list) else resolved["k60"], Unknown)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("${a.b}", 1),
-        ("${a.list[1]}", 3),
-        ("${a.list.0}", 2),
-        ("x${a.b}-${a.list[0]}", "x1-2"),
-        ("${${name}.b}", 1),
-        ("${a}", {"b": 1, "list": [2, 3]}),
-        ("${ a.b }", 1),
-        ("plain", "plain"),
-        ("$a", "$a"),
-    ],
-)
-def test_an_interpolation_is_the_value_that_it_names(text: str, expected: object) -> None:
-    assert resolve({"a": {"b": 1, "list": [2, 3]}, "name": "a", "x": text})["x"] == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("${b.c}", "${b.c} names a key that does not exist."),
-        ("${x}", "${x} refers to itself."),
-        ("${oc.env:A}", "is only known at run time. The value needs the resolver oc.env."),
-        ("${oc.env:A,1}", "is only known at run time. The value needs the resolver oc.env."),
-        ("${a.b.c}", "${a.b.c} names a key that does not exist."),
-        ("${a", "${a has braces that do not match."),
-        ("${}", "${} does not name a key."),
-        ("\\${a.b}", "\\${a.b} has an escaped ${, which is not supported."),
-        ("${a.list[7]}", "${a.list[7]} names a key that does not exist."),
-        ("the list ${a.list}", "the list ${a.list} inserts a table or a list into a text."),
-        ("${long}${long}", "${long}${long} has more than 10000 characters with its values inserted."),
-    ],
-)
-def test_an_interpolation_that_is_not_static_is_unknown(text: str, problem: str) -> None:
-    value = resolve({"a": {"b": 1, "list": [2, 3]}, "long": "-" * 6000, "x": text})["x"]
-    assert isinstance(value, Unknown)
-    assert problem in value.problem
+def test_a_variable_of_a_shell_script_is_no_interpolation() -> None:
+    assert Document("a.sh", "", "args", {"clip": "${CLIP}"}).get("clip") == "${CLIP}"
 
 
 def test_an_ordered_dict_is_a_table_if_its_entries_are_pairs() -> None:

@@ -9,7 +9,7 @@ from packaging.version import Version
 from support.config.format_samples import DATA, READ, SAMPLES, Sample, keys_of, row, samples
 
 from unified_clip import ClipConfig, ConfigError
-from unified_clip.config.formats import Format, convert
+from unified_clip.config.formats import Format
 from unified_clip.config.schema import Settings
 
 each_format = pytest.mark.parametrize("trainer", READ.values(), ids=list(READ))
@@ -27,7 +27,7 @@ def test_every_key_has_a_sample(trainer: Format) -> None:
 def test_every_file_has_an_expected_result(trainer: Format) -> None:
     folder = DATA / trainer.name
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {"expected.toml"}
-    assert files == {file for sample in samples(trainer) for file in (sample.file, *sample.reads)}
+    assert files == {sample.file for sample in samples(trainer)}
 
 
 @each_format
@@ -50,14 +50,6 @@ def test_each_sample_has_its_expected_result(sample: Sample) -> None:
     assert data == sample.settings
     assert provenance.pop("version", None) == sample.version
     assert provenance == {"format": sample.format.name, "file": sample.path.name, "notes": sample.notes}
-
-
-@each_sample
-def test_the_other_files_that_a_sample_names_are_read(sample: Sample) -> None:
-    if sample.error is None:
-        document = convert.named(sample.path, sample.format.name)[1]
-        files = [path.resolve().relative_to(DATA / sample.format.name).as_posix() for path in document.files]
-        assert (files[0], sorted(files[1:])) == (sample.file, sorted(sample.reads))
 
 
 @each_sample

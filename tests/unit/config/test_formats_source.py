@@ -82,17 +82,3 @@ def test_bounds_that_are_infinite_clip_nothing() -> None:
     for settings in (Settings(rule="value", min=-math.inf, max=math.inf), Settings(rule="value", threshold=math.inf)):
         written = FORMATS["paddle"].dump(FORMATS["paddle"].write(settings, Version("3.3.1")))
         assert "grad_clip = None" in written
-
-
-@pytest.mark.parametrize("name", ["mmengine", "mmcv"])
-@pytest.mark.parametrize("base", ["", "model = dict()", "{table} = dict(type='T')"])
-def test_delete_stays_an_argument_if_no_base_file_sets_the_dict(name: str, base: str, tmp_path: Path) -> None:
-    table, key = ("optim_wrapper", "clip_grad") if name == "mmengine" else ("optimizer_config", "grad_clip")
-    text = f"lr_config = total_epochs = 1\n{table} = dict({key}=dict(max_norm=1, _delete_=True))\n"
-    (tmp_path / "base.py").write_text(base.format(table=table))
-    (tmp_path / "a.py").write_text(("_base_ = ['base.py']\n" if base else "") + text)
-    with pytest.raises(ConfigError, match=rf"{table}\.{key}\._delete_: .* Remove (_delete_|the argument)\.$"):
-        ClipConfig.import_from(tmp_path / "a.py", name)
-    (tmp_path / "base.py").write_text(f"{table} = dict({key}=dict(max_norm=5))")
-    (tmp_path / "a.py").write_text("_base_ = ['base.py']\n" + text)
-    assert ClipConfig.import_from(tmp_path / "a.py", name).threshold == 1.0

@@ -8,6 +8,7 @@ import pytest
 from support.config.clip_configs import Write
 
 from unified_clip import ClipConfig, ConfigError
+from unified_clip.config.formats.base import SetElsewhereError
 
 
 def test_a_file_that_looks_like_another_format_is_read_in_the_one_that_is_named_with_a_note(write: Write) -> None:
@@ -100,25 +101,44 @@ def test_gin_files_are_rejected(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "place"),
     [
-        (
-            "# @package _global_\nlr: 0.1\n",
-            r"a\.yaml: Hydra merges this file with other files\. Import the com",
-        ),
-        (
-            "_BASE_: base.yaml\nMODEL: {}\n",
-            r"a\.yaml, line 1, _BASE_: cannot find base\.yaml\. Correct the path of the base file",
-        ),
-        ("defaults:\n- trainer: gpu\n", r"a\.yaml, line 2, defaults 1: cannot find trainer/gpu\.yaml\. Import the com"),
-        (
-            "# @package _global_\ndefaults:\n- override /trainer: gpu\nmodel: {lr: 0.1}\n",
-            r"a\.yaml, line 3, defaults 1: this entry overrides a defaults entry of another file\. .* with --cfg job",
-        ),
+        ("# @package _global_\nlr: 0.1\n", "a.yaml"),
+        ("_BASE_: base.yaml\nMODEL: {}\n", "a.yaml, line 1, _BASE_"),
+        ("defaults:\n- trainer: gpu\n", "a.yaml, line 1, defaults"),
     ],
 )
-def test_a_file_whose_format_depends_on_a_missing_file_is_rejected_with_that_file(
-    text: str, message: str, write: Write
+def test_the_advice_for_a_file_that_inherits_its_clip_is_to_import_another_file(
+    text: str, place: str, write: Write
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"^a\.yaml: cannot infer the format\. {message}"):
+    with pytest.raises(
+        ConfigError, match=rf"^a\.yaml: cannot infer the format\. {place}: .* Import the file"
+    ) as caught:
         ClipConfig.import_from(write("a.yaml", text))
+    assert caught.value.code == "UC103"
+
+
+CHILDREN = [
+    ("lightning", "defaults: [base]\ntrainer: {%s}\n", "max_epochs: 3", "gradient_clip_algorithm: value"),
+    ("detectron2", "_BASE_: a.yaml\nSOLVER: {%s}\n", "IMS_PER_BATCH: 2", "CLIP_GRADIENTS: {CLIP_VALUE: 0.5}"),
+    ("timm", "_base_: a.yaml\nmodel: vit\nmixup: 0.8\ncrop_pct: 1\n%s\n", "lr: 1", "clip_mode: agc"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "other", "part"), CHILDREN, ids=[name for name, *_ in CHILDREN])
+def test_a_file_that_sets_only_a_part_of_an_inherited_clip_is_unknown(
+    name: str, text: str, other: str, part: str, write: Write
+) -> None:
+    """Otherwise the check would say nothing about a value that changes the clip of the base file."""
+    with pytest.raises(SetElsewhereError):
+        ClipConfig.import_from(write("a.yaml", text % other), name)
+    with pytest.raises(ConfigError) as caught:
+        ClipConfig.import_from(write("a.yaml", text % part), name)
+    assert caught.value.code == "UC106"
+
+
+def test_a_file_that_inherits_and_sets_the_threshold_is_read_as_it_stands(write: Write) -> None:
+    text = "defaults: [base]\ntrainer: {gradient_clip_val: %s}\n"
+    config = ClipConfig.import_from(write("a.yaml", text % 0.5))
+    assert (config.threshold, config.notes[0].partition(": ")[0]) == (0.5, "a.yaml, line 1, defaults")
+    assert ClipConfig.import_from(write("a.yaml", text % "null")).rule == "none"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from ...config.check_rules import Ignore
 from ...config.clip_config import ClipConfig
 from ...config.families import family_difference
 from ...config.schema import is_off
-from ..clip_use import ClipUse, shown
+from ..clip_use import ClipUse
 from ..model import Finding
 from . import patterns
 
@@ -24,17 +23,13 @@ NOT_APPROVED = (
 
 
 def matching(rules: Sequence[Ignore], use: ClipUse, root: Path) -> list[int]:
-    """Return the indices of the entries that match the file and the name of a clip.
-
-    For an inherited clip, an entry must match the inheriting file, not the base file.
-    """
-    file = use.read or use.path
-    return [index for index, rule in enumerate(rules) if _applies(rule, use, file, root)]
+    """Return the indices of the entries that match the file and the name of a clip."""
+    return [index for index, rule in enumerate(rules) if _applies(rule, use, root)]
 
 
-def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
+def _applies(rule: Ignore, use: ClipUse, root: Path) -> bool:
     is_clip = rule.clip is None or patterns.as_regex(rule.clip, ".*").search(use.clip) is not None
-    return is_clip and patterns.matches(rule.path, file, root)
+    return is_clip and patterns.matches(rule.path, use.path, root)
 
 
 def applied(
@@ -53,16 +48,6 @@ def applied(
         return finding
     why = NOT_APPROVED.format(index=indices[0] + 1, approved=approval(rules[indices[0]], config))
     return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
-
-
-def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """If `check.ignore` lists the base file but not the inheriting file, report the clip in the inheriting file."""
-    if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
-        return use
-    is_base = any(_applies(rule, use, use.path, root) for rule in rules)
-    if not is_base or matching(rules, use, root):
-        return use
-    return replace(use, path=use.read, line=1, clip=f"{use.clip}, inherited from {shown(use.path)}:{use.line}")
 
 
 def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:

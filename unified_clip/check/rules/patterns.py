@@ -28,7 +28,7 @@ def first_match(globs: Iterable[str], path: Path, root: Path) -> str:
 
 
 def matches_use(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
-    return any(matches(glob, file, root) for glob in globs for file in use.files)
+    return any(matches(glob, use.path, root) for glob in globs)
 
 
 def relative(path: Path, root: Path) -> str:

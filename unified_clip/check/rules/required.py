@@ -65,7 +65,6 @@ def check(
     notes = [f"{shown(path)} has no clip. No clip is needed, since no trainer reads this path." for path in others]
     findings = [finding for path, finding in missing.items() if path not in others]
     clipping = _files_of([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
-    clipping |= file_uses.files - _files_of(ignored)
     root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -75,7 +74,7 @@ def check(
             outside.append(repr(glob))
             continue
         outside_of = _elsewhere(matching, file_uses, ", and widen the pattern to match that file")
-        places = [f"{shown(use.path)}:{use.line}" for use in ignored for file in use.files if file in matching]
+        places = [f"{shown(use.path)}:{use.line}" for use in ignored if use.path in matching]
         uncounted = f" {NOT_COUNTED.format(places=', '.join(dict.fromkeys(places)))}" if places else ""
         why = f"No file that matches {glob!r} has a clip (matching files: {len(matching)}).{uncounted}{outside_of}"
         edit = "Restore the clip, or remove the pattern from check.require."
@@ -97,7 +96,7 @@ def each(
     A file reaches the clips in itself, and in the modules of the project that it imports.
     """
     clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
-    clipping = _files_of(clips) | file_uses.files
+    clipping = _files_of(clips)
     for file in files:
         glob = patterns.first_match(globs, file, root)
         module = project.readable(file) if glob and file.suffix.lower() in SOURCES else None
@@ -137,7 +136,7 @@ def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> 
 
 
 def _files_of(uses: Sequence[ClipUse]) -> set[str]:
-    return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
+    return {os.path.realpath(file) for use in uses for file in (use.path, *use.users)}
 
 
 def _paths_without_clip(
@@ -146,7 +145,7 @@ def _paths_without_clip(
     reported = [use for use in file_uses.uses if use.unused and use not in ignored]
     off = [use for use in ignored if use.config is not None and is_off(use.config)]
     clips = [use for use in file_uses.uses if _is_clip(use) and use not in off]
-    clipping = _files_of([*clips, *reported]) | (file_uses.files - _files_of(off))
+    clipping = _files_of([*clips, *reported])
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}

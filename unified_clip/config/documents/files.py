@@ -15,10 +15,9 @@ from ..._kit.atomic_files import FileError
 from ..._kit.limits import DEFAULT_NESTING
 from ..._kit.plain_json import plain
 from ...errors import ConfigError
-from . import json_text, script_options, toml_text, yaml_text
+from . import json_text, python_text, script_options, toml_text, yaml_text
 from .document import Document
-from .keys import Parsed
-from .parse_error import ParseError
+from .keys import Parsed, ParseError
 
 DOCUMENT_KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.parse}
@@ -52,7 +51,7 @@ def parse(text: str, kind: str, name: str) -> Document:
     return Document(name, text, kind, data, duplicates=parsed.duplicates, line_of=parsed.line_of)
 
 
-@lru_cache(maxsize=64)  # several formats read the same base files
+@lru_cache(maxsize=64)
 def _parsed(text: str, kind: str) -> Parsed:
     parsed = PARSERS[kind](text)
     _check_depth(parsed.data)
@@ -75,8 +74,8 @@ def _check_depth(data: Any) -> None:
 
 
 def dump(data: Any, kind: str) -> str:
-    if kind == "args":
-        return script_options.dump(data)
+    if kind in ("args", "python"):
+        return script_options.dump(data) if kind == "args" else python_text.dump(data)
     _check_kind(kind)
     if kind == "toml":
         return tomlkit.dumps(data)

@@ -9,8 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from . import yaml_text
-from .keys import Duplicate, Key, Parsed
-from .parse_error import MAX_DIGITS, NOT_VALID, ParseError, too_long
+from .keys import MAX_DIGITS, NOT_VALID, Duplicate, Key, Parsed, ParseError, too_long
 
 
 def parse(text: str) -> Parsed:

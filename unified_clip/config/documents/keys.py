@@ -1,14 +1,49 @@
-"""Convert keys and values to text for error messages."""
+"""Paths of keys, values in words, and what the parsers of all kinds of files share."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..._core.types import with_article
 
 Key = str | int
+
+UNKNOWN = "UC106"
+
+NOT_VALID = "this is not {}: {}. Correct it."
+
+MAX_DIGITS = 400
+"""Longer whole numbers are rejected, because they exceed every float."""
+
+TOO_LONG = f"a number has {{}} characters. Give at most {MAX_DIGITS} characters. If this is a text, quote the text."
+
+
+class ParseError(Exception):
+    def __init__(self, line: int | None, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def too_long(text: str, digits: str) -> ParseError:
+    return ParseError(text[: text.index(digits)].count("\n") + 1, TOO_LONG.format(len(digits)))
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that cannot be read from the file, such as the result of a function call."""
+
+    source: str
+    advice: str
+
+    @property
+    def problem(self) -> str:
+        return f"the value of {self.source:.60} is only known at run time. {self.advice}"
+
+    def __repr__(self) -> str:
+        return self.source
 
 
 class Duplicate(NamedTuple):

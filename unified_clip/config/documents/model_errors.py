@@ -1,41 +1,29 @@
-"""Describe the first error that pydantic finds in a document."""
+"""Describe the first error that pydantic finds in a document: its place, and pydantic's text or our own."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from ...errors import ConfigError
 from . import Document, Key, format_value
 
-TYPES = {
-    "string_type": "a string",
-    "list_type": "a list",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "model_type": "a table of keys and values",
-    "model_attributes_type": "a table of keys and values",
-    "dict_type": "a table of keys and values",
-}
+OTHER_NAMES = dict.fromkeys(("max_norm", "max_grad_norm", "clip_norm", "clip_value"), "threshold")
+"""Names of other libraries, which are not similar to the name of the same key here."""
 
-LIMITS = {
-    "greater_than_equal": "{ge:g} or more",
-    "greater_than": "more than {gt:g}",
-    "less_than_equal": "{le:g} or less",
-    "less_than": "less than {lt:g}",
-    "finite_number": "a finite number",
-    "too_short": "at least {entries}",
-    "too_long": "at most {entries}",
-    "string_too_short": "at least one character",
+WORDS = {
+    r"a valid dictionary( or (instance of \w+|object to extract fields from))?": "a table",
+    r"a valid boolean": "true or false",
+    r"\bTrue$": "true",
+    r"Input should be (?=greater|less)": "Give a number ",
+    r"Input should be": "Give",
+    r"\.?$": ".",
 }
-
-TAGS = ("union_tag_invalid", "union_tag_not_found")
+"""Patterns for pydantic's words, and the words for readers of a configuration file."""
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
@@ -44,71 +32,42 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
     # If a value may have several types, report the error of the type that fits best: the deepest error.
     outer = [keys for keys, _ in errors if any(inner != keys and inner[: len(keys)] == keys for inner, _ in errors)]
     deepest = [(keys, entry) for keys, entry in errors if keys not in outer]
-    deepest.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
-    place = deepest[0][0]
-    keys, message = _described(place, [entry for keys, entry in deepest if keys == place], document.data, model)
-    return document.wrong(keys, message)
+    keys, entry = min(deepest, key=lambda item: (_rank(item[1]), -len(item[1]["loc"])))
+    return document.wrong(*_described(keys, entry, model))
 
 
-def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
-    error = _closest(errors)
+def _rank(entry: Any) -> int:
+    """Errors of our own validators say more than errors about the type of another member of a union."""
+    kinds = ("extra_forbidden", "union_tag_invalid", "union_tag_not_found", "value_error", "whole")
+    is_tag_of_no_table = entry["type"].startswith("union_tag") and not isinstance(entry["input"], dict)
+    return kinds.index(entry["type"]) if entry["type"] in kinds and not is_tag_of_no_table else len(kinds)
+
+
+def _described(keys: list[Key], error: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
     kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
-    value = f"it is {format_value(content)}"
-    if error["loc"][-1:] == ("[key]",) and kind == "string_type":  # a key of a table such as check.formats
-        return [*keys[:-1], str(keys[-1])], f"the key {content!r} is not a string. Write it in quotes."
-    if kind in TYPES:
-        expected = list(dict.fromkeys(TYPES[entry["type"]] for entry in errors if entry["type"] in TYPES))
-        if "a number" in expected and "a whole number" in expected:
-            expected.remove("a whole number")
-        *first, last = expected
-        return keys, f"{value}. Give {', '.join(first)} or {last}." if first else f"{value}. Give {last}."
-    if kind == "invalid_key":
-        names = ", ".join(_allowed_keys(keys, data, model))
-        return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string. Use one of {names}."
+    if kind == "invalid_key" or (kind == "string_type" and error["loc"][-1:] == ("[key]",)):
+        return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string. Write it in quotes."
     if kind == "extra_forbidden":
-        return keys, no_such("key", str(keys[-1]), _allowed_keys(keys, data, model))
-    if kind == "whole":
-        return error["ctx"]["keys"], message
-    if kind == "missing":
-        fields = [type_.model_fields.get(str(keys[-1])) for type_ in _types(keys[:-1], data, model) if _is_table(type_)]
+        names = dict.fromkeys(name for table in _tables(error["loc"], model) for name in table.model_fields)
+        return keys, no_such("key", str(keys[-1]), list(names))
+    if kind.startswith("union_tag"):
+        keys = [*keys, error["ctx"]["discriminator"].strip("'")]
+    if kind in ("missing", "union_tag_not_found"):
+        fields = [table.model_fields.get(str(keys[-1])) for table in _tables(error["loc"], model)]
         examples = [example for field in fields if field is not None for example in field.examples or ()]
         return keys, f"it is missing. Add {next(iter(examples), keys[-1])}."
-    if kind in TAGS:
-        key = error["ctx"]["discriminator"].strip("'")
-        tags = [name for table in _types(keys, data, model) for name in _tags(table).get(key, ())]
-        tag = error["ctx"].get("tag")
-        problem = "it is missing" if tag is None else f"it is {tag!r}"
-        return [*keys, key], f"{problem}. Give one of {', '.join(tags)}."
-    if kind == "value_error":
-        if isinstance(content, dict):
-            named = message.split(maxsplit=1)[0].strip("`,:")
-            return [*keys, named] if named in content else keys, message
-        stop = "" if message.endswith(".") else "."
-        is_whole = message.startswith(format_value(content))
-        return keys, message if is_whole else f"{value}. {message[0].upper()}{message[1:]}{stop}"
-    return keys, f"{value}. {_remedy(error)}"
-
-
-def _closest(errors: Sequence[Any]) -> Any:
-    if isinstance(errors[0]["input"], dict):
-        tagged = [entry for entry in errors if entry["type"] in TAGS]
-        return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))
-    return next((entry for entry in errors if entry["type"] not in {*TYPES, *TAGS}), errors[0])
-
-
-def _remedy(error: Any) -> str:
-    kind, context = error["type"], error.get("ctx", {})
-    if kind == "literal_error":
-        return f"Give {'true' if context['expected'] == 'True' else context['expected']}."
-    if kind in LIMITS:
-        number = context.get("max_length" if kind == "too_long" else "min_length")
-        entries = "one entry" if number == 1 else f"{number} entries"
-        return f"Give {LIMITS[kind].format(**context, entries=entries)}."
-    return str(error["msg"])
-
-
-OTHER_NAMES = dict.fromkeys(("max_norm", "max_grad_norm", "clip_norm", "clip_value"), "threshold")
-"""Names of other libraries, which are not similar to the name of the same key here."""
+    if kind == "union_tag_invalid":
+        return keys, f"it is {error['ctx']['tag']!r}. Give one of {error['ctx']['expected_tags']}."
+    if kind == "whole":
+        return error["ctx"]["keys"], message
+    if kind == "value_error" and isinstance(content, dict):
+        named = message.split(maxsplit=1)[0].strip("`,:")
+        return [*keys, named] if named in content else keys, message
+    if message.startswith(format_value(content)):
+        return keys, message
+    for words, ours in WORDS.items():
+        message = re.sub(words, ours, message)
+    return keys, f"it is {format_value(content)}. {message[0].upper()}{message[1:]}"
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
@@ -119,73 +78,35 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
     return f"there is no such {kind}. {hint}"
 
 
-# -- places in a model
-
-
 def _keys(error: Any, data: Any) -> list[Key]:
     """Return the keys of an error's location, without the names of union members, which are not in the document."""
     keys: list[Key] = []
     for part in error["loc"]:
-        if part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int):
+        is_index = isinstance(data, list) and isinstance(part, int) and part < len(data)
+        if is_index or (isinstance(data, dict) and part in data):
+            data = data[part]
             keys.append(part)
-            data = _value(data, part)
     return [*keys, error["loc"][-1]] if error["type"] == "missing" else keys
 
 
-def _types(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[Any]:
-    """Return the possible types of the value at a path of keys."""
-    types: list[Any] = [model]
-    for key in keys:
-        types = [inner for type_ in types for inner in _inside(type_, key, data)]
-        data = _value(data, key)
-    return types
+def _tables(place: Sequence[Key], model: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return the possible tables around an error. A part of its place can be the tag of a member of a union."""
+    models = [model]
+    for part in place[:-1]:
+        fields = [each.model_fields[str(part)] for each in models if part in each.model_fields]
+        if fields:
+            models = [inner for field in fields for inner in _models(field.annotation)]
+        else:
+            models = [each for each in models if part in _tags(each)] or models
+    return models
 
 
-def _inside(type_: Any, key: Key, data: Any) -> list[Any]:
-    if get_origin(type_) in (list, dict):
-        return _members(get_args(type_)[-1])
-    is_field = _is_table(type_) and key in type_.model_fields and _fits(type_, data)
-    return _members(type_.model_fields[key].annotation) if is_field else []
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]
 
 
-def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    types = _types(keys[:-1], data, model)
-    for key in keys[:-1]:
-        data = _value(data, key)
-    return list(dict.fromkeys(name for type_ in types if _fits(type_, data) for name in type_.model_fields))
-
-
-def _members(annotation: Any) -> list[Any]:
-    if get_origin(annotation) is Annotated:
-        return _members(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [member for type_ in get_args(annotation) for member in _members(type_)]
-    return [annotation]
-
-
-def _is_table(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the keys that allow only one value, such as {"schedule": ("linear",)}."""
-    fields = table.model_fields.items() if _is_table(table) else ()
-    return {
-        name: get_args(field.annotation)
-        for name, field in fields
-        if get_origin(field.annotation) is Literal and field.is_required() and len(get_args(field.annotation)) == 1
-    }
-
-
-def _fits(table: Any, data: Any) -> bool:
-    """Return whether a type is a table of which the data have the tags."""
-    values = data if isinstance(data, dict) else {}
-    return _is_table(table) and all(
-        str(values.get(name, allowed[0])) == allowed[0] for name, allowed in _tags(table).items()
-    )
-
-
-def _value(data: Any, key: Key) -> Any:
-    if isinstance(data, list) and isinstance(key, int):
-        return data[key] if key < len(data) else None
-    return data.get(key) if isinstance(data, dict) else None
+def _tags(model: type[BaseModel]) -> list[Any]:
+    annotations = [field.annotation for field in model.model_fields.values()]
+    return [tag for each in annotations if get_origin(each) is Literal for tag in get_args(each)]

@@ -12,8 +12,7 @@ import tomlkit.exceptions
 import tomlkit.items
 
 from ..._kit.parse import tomllib
-from .keys import Key, Parsed
-from .parse_error import NOT_VALID, ParseError, too_long
+from .keys import NOT_VALID, Key, Parsed, ParseError, too_long
 
 
 def parse(text: str) -> Parsed:

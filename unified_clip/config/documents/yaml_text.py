@@ -10,9 +10,7 @@ from typing import Any
 
 import yaml
 
-from .keys import Duplicate, Key, Parsed
-from .parse_error import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
-from .unknown import Unknown
+from .keys import MAX_DIGITS, NOT_VALID, TOO_LONG, Duplicate, Key, Parsed, ParseError, Unknown
 
 ALIAS_ALLOWANCE = 100_000
 """The size of YAML data is limited to 10 * len(text) + ALIAS_ALLOWANCE, because nested aliases could fill the memory.

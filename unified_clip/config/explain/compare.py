@@ -1,49 +1,19 @@
-"""Explain a configuration by its effect on example gradients, or compare two configurations."""
+"""Explain a configuration in sentences, or compare the settings of two configurations."""
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from ..._core.exact import nearest
 from ..._kit import plain_json
-from ...errors import ClipWarning, NonFiniteNormError
 from ..clip_config import ClipConfig
-from ..clipper import Clipper
-from ..families import SAME
+from ..families import SAME, family_difference
 from ..schema import is_off
-from . import describe, examples
-from .examples import Array, Example
+from . import describe
 
-Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 RESULT = "the result if the norm is not finite"
 NOT_FINITE = "the trainer's action if the norm is not finite"
-
-OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
-
-
-@dataclass(frozen=True)
-class ExampleResult:
-    of: str
-    """Describes the example, such as "gradients of norm 13"."""
-
-    outcome: Outcome
-    norm: float
-    """Excluded gradients are not part of this norm."""
-
-    coef: float | None = None
-    """If the step is skipped or an error is raised, `coef`, `norm_clipped` and `results` are None."""
-
-    norm_clipped: float | None = None
-    """The 2-norm of all gradients after the clip, including excluded gradients."""
-
-    results: dict[str, list[float]] | None = None
-    """The first three elements of the first three gradients."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +21,6 @@ class ExplainedConfig:
     name: str
     sentences: list[str]
     notes: list[str]
-    worked: list[ExampleResult]
 
 
 @dataclass(frozen=True)
@@ -62,62 +31,26 @@ class DifferingSetting:
 
 
 @dataclass(frozen=True)
-class ComparedResults:
-    of: str
-    a: ExampleResult
-    b: ExampleResult
-    distance: float
-    """The largest difference between the results of `a` and `b`, divided by the largest magnitude of an element. NaN
-    and infinite differences count as inf."""
-
-    sentence: str
-
-
-@dataclass(frozen=True)
 class ConfigComparison:
     a: ExplainedConfig
     b: ExplainedConfig
     same: bool
-    selections: str
-    """A sentence about the parameters that each configuration clips, or '' if they are the same."""
-
     differences: list[DifferingSetting]
-    compared: list[ComparedResults]
+    effect: str
+    """Sentences about the parameters that only one of the configurations clips, and about the size of the difference
+    if only the family or the eps differs. '' if there are none."""
 
     @property
     def summary(self) -> str:
         if self.same:
             return SAME
-        sentences = [row.sentence for row in self.compared]
-        if self.selections:
-            sentences.insert(0, self.selections.removesuffix("."))
-        if not self.telling:
-            settings = "; ".join(f"{setting.about} ({setting.a} / {setting.b})" for setting in self.differences)
-            sentences.append(f"the results are identical, but the configurations differ: {settings}")
-        return "; ".join(dict.fromkeys(sentences)) + "."
-
-    @property
-    def verdict(self) -> str:
-        if self.same:
-            return SAME
-        effect = "" if self.telling else ", but the results of all examples are identical"
         names = ", ".join(setting.about for setting in self.differences)
-        return f"The configurations differ in: {names}{effect}. {self.selections}".rstrip()
-
-    @property
-    def telling(self) -> list[ComparedResults]:
-        """The example with the largest difference of finite results, and an example of another kind of difference."""
-        rows = sorted((row for row in self.compared if row.distance), key=lambda row: row.distance)
-        return list({math.isinf(row.distance): row for row in rows}.values())
+        return f"The configurations differ in: {names}. {self.effect}".rstrip()
 
 
 def explain(config: ClipConfig, name: str) -> ExplainedConfig:
-    return _explained(config, name, [_apply(config, example)[0] for example in examples.examples([config])])
-
-
-def _explained(config: ClipConfig, name: str, worked: list[ExampleResult]) -> ExplainedConfig:
     notes = [note for note in config.notes if note != config.not_finite]
-    return ExplainedConfig(name, describe.sentences(config), notes, worked)
+    return ExplainedConfig(name, describe.sentences(config), notes)
 
 
 def with_own_action(config: ClipConfig, other: ClipConfig) -> ClipConfig:
@@ -131,87 +64,25 @@ def with_own_action(config: ClipConfig, other: ClipConfig) -> ClipConfig:
 
 
 def compare(a: ClipConfig, b: ClipConfig, names: Sequence[str]) -> ConfigComparison:
-    """Compare the settings of two configurations, and their effects on example gradients."""
     a, b = with_own_action(a, b), with_own_action(b, a)
-    compared = [_compare(a, b, example, names) for example in examples.examples([a, b])]
-    first = _explained(a, names[0], [row.a for row in compared])
-    second = _explained(b, names[1], [row.b for row in compared])
     same = a.meaning == b.meaning and a.not_finite == b.not_finite
-    selections = ""
+    differences, effect = _differences(a, b), "" if same else _effect(a, b, names)
+    return ConfigComparison(explain(a, names[0]), explain(b, names[1]), same, differences, effect)
+
+
+def _effect(a: ClipConfig, b: ClipConfig, names: Sequence[str]) -> str:
+    sentences = []
     if (a.include, a.exclude) != (b.include, b.exclude):
-        selections = f"{names[0]} {describe.selection(a)}, but {names[1]} {describe.selection(b)}."
-    return ConfigComparison(first, second, same, selections, _differences(a, b), compared)
+        sentences.append(f"{names[0]} {describe.selection(a)}, but {names[1]} {describe.selection(b)}.")
+        b = b.model_copy(update={"include": a.include, "exclude": a.exclude})
+    family = family_difference(a, b)
+    return " ".join([*sentences, *([family.sentence] if family is not None and not family.same else [])])
 
 
 def as_data(result: ExplainedConfig | ConfigComparison) -> dict[str, Any]:
     summary = {"summary": result.summary} if isinstance(result, ConfigComparison) else {}
     data: dict[str, Any] = plain_json.plain(asdict(result) | summary)
     return data
-
-
-# -- numbers
-
-
-def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    clipper, gradients = Clipper(config), dict(example.gradients)
-    parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
-    with warnings.catch_warnings():  # examples have names of their own
-        warnings.simplefilter("ignore", ClipWarning)
-        try:
-            results = clipper(gradients, step=example.step, parameters=parameters)
-        except NonFiniteNormError:
-            norm = _apply(config.model_copy(update={"nonfinite": "family"}), example)[0].norm
-            return ExampleResult(example.of, "raises", norm), []
-    last = clipper.last
-    if last.skipped:
-        return ExampleResult(example.of, "skipped", last.norm), []
-    arrays = [results[name] for name in gradients]
-    outcome: Outcome = "unchanged" if _distance(arrays, list(gradients.values())) == 0 else "clipped"
-    few = {name: array[:3].tolist() for name, array in list(results.items())[:3]}
-    is_double = any(array.dtype == np.float64 for array in arrays)
-    norm_clipped = nearest(examples.norm_of(arrays, 2.0), "float64" if is_double else "float32")
-    return ExampleResult(example.of, outcome, last.norm, last.coef, norm_clipped, few), arrays
-
-
-def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str]) -> ComparedResults:
-    (first, arrays), (second, other_arrays) = _apply(a, example), _apply(b, example)
-    distance = 0.0 if first.outcome == second.outcome else math.inf
-    if first.results is not None and second.results is not None:
-        distance = _distance(arrays, other_arrays)
-    return ComparedResults(example.of, first, second, distance, _sentence(first, second, distance, names))
-
-
-def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return `ComparedResults.distance`. NaN equals NaN here."""
-    first, second = (np.concatenate(arrays, dtype=np.float64) for arrays in (a, b))
-    if np.array_equal(first, second, equal_nan=True):
-        return 0.0
-    with np.errstate(invalid="ignore"):
-        difference = np.max(np.abs(first - second))
-    largest = np.max(np.abs([first, second]))
-    return float(difference / largest) if np.isfinite(difference) else math.inf
-
-
-def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequence[str]) -> str:
-    if distance == 0:
-        return f"{a.of}: identical"
-    if a.norm_clipped is None or b.norm_clipped is None:
-        effects = [f"{name} {OUTCOMES.get(row.outcome, 'does not')}" for name, row in zip(names, (a, b), strict=True)]
-        return f"{a.of}: {', '.join(effects)}"
-    is_same = a.norm == b.norm or (math.isnan(a.norm) and math.isnan(b.norm))
-    norms = "same total norm" if is_same else f"total norms {a.norm:.6g} and {b.norm:.6g}"
-    lower, higher = sorted((a.norm_clipped, b.norm_clipped))
-    if not math.isfinite(distance):
-        effect = "results differ in NaN or infinite elements"
-    elif lower == higher:
-        effect = f"results differ by up to {distance:.2g} times the largest element"
-    else:
-        name, other = names if a.norm_clipped == lower else reversed(names)
-        effect = f"the clipped norm of {name} is lower by {(higher - lower) / higher:.2g} times that of {other}"
-    return f"{a.of}: {norms}; {effect}"
-
-
-# -- settings
 
 
 def _differences(a: ClipConfig, b: ClipConfig) -> list[DifferingSetting]:

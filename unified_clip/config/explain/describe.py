@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ..schedules import Constant, Linear, Piecewise, Ramp, Schedule
 from ..schema import DEFAULT_FAMILY, Clipping, FamilyName, Group, Settings
 
@@ -74,14 +72,6 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
 def number(value: float) -> str:
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
-
-
-def number_text(value: float) -> str:
-    """Return the shortest text for a float32 number, and 9 digits for any other number."""
-    with np.errstate(over="ignore"):
-        single = np.float32(value)
-    is_single = float(single) == value or math.isnan(value)
-    return str(single).removesuffix(".0") if is_single else f"{value:.9g}"
 
 
 def order(clipping: Clipping) -> str:

@@ -17,14 +17,9 @@ from packaging.version import InvalidVersion, Version
 from ..._api.groups import Nonfinite
 from ..._kit.static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
-from ...facts.trainer_rows import Clip, Files, Layout, RowRule, Trainer, Zero, tests_of
+from ...facts.trainer_rows import Clip, Layout, RowRule, Trainer, Zero, tests_of
 from .. import documents
 from ..documents import Document, Key, infinity
-from ..documents.inheritance.base_class import Inheritance, OneFile
-from ..documents.inheritance.base_files import BaseFiles
-from ..documents.inheritance.hydra import Hydra
-from ..documents.inheritance.named_file import DefaultsFile, NamedFile
-from ..documents.merge import MergeRules
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 from . import engines
 from .conditions import ANY, TYPE, Context
@@ -43,6 +38,9 @@ class Imported:
     acts_as: Nonfinite = "family"
     """The value of `nonfinite` with the same action. If no value has this action, or if it is unknown: "family"."""
 
+    by_default: bool = False
+    """Whether the threshold is the trainer's default, because the file does not set the threshold."""
+
 
 class OtherFamilyError(NotRepresentableError):
     """The only unsupported setting is the family or the eps."""
@@ -55,8 +53,8 @@ class OtherFamilyError(NotRepresentableError):
 class SetElsewhereError(ConfigError):
     """The clip settings are in another file or in the training script."""
 
-    def __init__(self, problem: str, advice: str) -> None:
-        super().__init__(f"{problem} {advice}")
+    def __init__(self, place: str, problem: str, advice: str) -> None:
+        super().__init__(f"{place}: {problem} {advice}")
         self.problem = problem
 
 
@@ -72,7 +70,6 @@ class Format(ABC):
         self.not_finite, self.nonfinite = row.not_finite, row.nonfinite
         self.vocabulary, self.placeholder = row.vocabulary, row.placeholder
         self.option_keys, self.foreign_keys = row.option_keys, row.foreign_keys
-        self.inheritance = inheritance(row.files)
 
     @cached_property
     def clip_keys(self) -> Sequence[tuple[str, ...]]:
@@ -107,9 +104,14 @@ class Format(ABC):
         return next((each for each in self.row.layout if context.holds(each.when)), self.row.layout[-1])
 
     def places(self, document: Document) -> Sequence[Path]:
-        """Return the clip keys that the trainer reads in a file with this layout."""
-        places = dict.fromkeys(self._keys(self.layout(document)))
-        known = [*self.row.clip_keys, *places]
+        """Return the clip keys that the trainer reads in a file with this layout.
+
+        A key in the table of another clip key counts only if the row lists it.
+        """
+        keys = dict.fromkeys(self._keys(self.layout(document)))
+        listed = self.row.clip_keys
+        places = [key for key in keys if key in listed or not any(key[:end] in keys for end in range(1, len(key)))]
+        known = [*listed, *places]
         return sorted(places, key=known.index) or self.clip_keys
 
     def recognises(self, document: Document) -> bool:
@@ -319,21 +321,6 @@ class OwnFormat(Format):
 
 def rules_of(clip: Clip) -> Sequence[RowRule]:
     return tuple(clip.by.rules.values()) if clip.by else (clip.rule,)
-
-
-def inheritance(files: Files) -> Inheritance:
-    match files.kind:
-        case "hydra":
-            return Hydra()
-        case "base":
-            rules = MergeRules(is_strict=files.is_strict)
-            key, advice = files.key[0], files.advice
-            return BaseFiles(key, advice, rules, files.takes_text, files.defaults, files.folder)
-        case "named":
-            return NamedFile(files.key, files.advice)
-        case "options":
-            return DefaultsFile(files.key, files.advice)
-    return OneFile()
 
 
 ZERO = {

@@ -42,11 +42,7 @@ class Context:
         return (*self.place, *path[1:]) if path[:1] == ("@",) else (*self.section, *path)
 
     def has(self, path: Path) -> bool:
-        if self.only_shows:
-            return self.document.shows(*path)
-        if len(path) > 1:
-            self.document.get(*path)  # raises unless it is in a table
-        return self.document.has(*path)
+        return self.document.shows(*path) if self.only_shows else self.document.has(*path)
 
     def value(self, path: Path) -> Any:
         if not self.only_shows:
@@ -94,7 +90,9 @@ class Context:
         return any(map(self._is, tests))
 
     def _is(self, test: Test) -> bool:
-        return self._plain(test) != test.negate
+        # a strategy of unknown value, such as ${strategy}, is of no known engine
+        context = replace(self, only_shows=True) if test.engine else self
+        return context._plain(test) != test.negate
 
     def _plain(self, test: Test) -> bool:
         document, version = self.document, self.version

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,7 @@ from pydantic import ValidationError
 
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
-from ..documents import DOCUMENT_KINDS, Document, PartialTable, UnreadFile, dotted, format_value
-from ..documents.inheritance.base_class import Inheritance
-from ..documents.inheritance.hydra_defaults import has_defaults
-from ..documents.merge import MergeRules
+from ..documents import DOCUMENT_KINDS, Document, dotted, format_value, inheriting
 from ..documents.model_errors import first_error
 from ..families import family_difference
 from ..schema import FAMILIES, VERSION, Provenance, Settings
@@ -29,13 +25,11 @@ from .python_source import PythonFormat
 
 UNIFIED_CLIP = "unified_clip"
 
-BASE_KEYS = ("_BASE_", "_base_")
-WHOLE_CONFIGURATION = "Let your program print the whole configuration, and import the output."
-
 NEAREST = "Or export with the trainer's family and eps: pass --nearest, or nearest=True in Python."
 
 WITHOUT_FORMAT = (
-    "easyr1", "funasr", "joeynmt", "litgpt", "mindformers", "olmo", "paddlespeech", "parallel_wavegan", "wenet",
+    "easyr1", "funasr", "joeynmt", "litgpt", "mindformers", "olmo", "paddlespeech", "parallel_wavegan", "rllib",
+    "wenet",
 )  # fmt: skip
 """Trainers that users may ask for by the name of a format, although there is none."""
 
@@ -61,21 +55,17 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
         unread = placement.check(document, trainer)
     except ConfigError as error:
         raise ConfigError(" ".join([str(error), *unlike]), error.code) from None
+    placement.check_own_clip(document, trainer)
     imported = trainer.read(document, version)
+    inherited = placement.inherited(document, trainer, imported)
     versions: dict[str, Any] = {} if version is None else {"version": str(version)}
     ignored = placement.ignored(document, trainer, unread, is_off=imported.settings["rule"] == "none")
     not_finite = [imported.not_finite] if imported.not_finite else []
-    notes = [*unlike, *_other_files(document), *imported.notes, *not_finite, *ignored]
+    notes = [*unlike, *inherited, *imported.notes, *not_finite, *ignored]
     provenance = Provenance(format=trainer.name, file=document.name, notes=notes, **versions)
     origin = provenance.model_dump(exclude_unset=True)
     origin |= {"not_finite": imported.not_finite, "acts_as": imported.acts_as}
     return {**imported.settings, "provenance": origin}
-
-
-def _other_files(document: Document) -> list[str]:
-    names = dict.fromkeys(layer.document.name for layer in document.layers)
-    others = [name for name in names if name != document.name]
-    return [f"The import also read these files: {', '.join(others)}."] if others else []
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -175,13 +165,13 @@ def named(path: Path, name: str) -> Candidate:
         problem = f"{path.name}: {trainer.title} reads {_in_words(trainer.kinds)}"
         advice = f"Pass a file of that kind. For another format, {name_format('NAME')}."
         raise ConfigError(f"{problem}. {advice}", "UC103")
-    return trainer, _compose(trainer, _parse(trainer, path, path.name))
+    return trainer, _parse(trainer, path)
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
     if document.path is None or trainer.recognises(document):
         return []
-    names = [each.name if each else UNIFIED_CLIP for each, _ in _plain(document.path)]
+    names = [each.name if each else UNIFIED_CLIP for each, _ in recognising(document.path)]
     if not names or {trainer.name, trainer.extends} & {*names}:
         return []
     problem = f"The file looks like {' or '.join(names)}, not like {trainer.name}."
@@ -198,37 +188,11 @@ def _may_read(trainer: Format, path: Path) -> bool:
     return kind in trainer.kinds if kind else isinstance(trainer, OwnFormat)
 
 
-def _parse(trainer: Format, path: Path, name: str) -> Document:
+def _parse(trainer: Format, path: Path) -> Document:
     text, kind = documents.read_text(path), DOCUMENT_KINDS.get(path.suffix.lower())
-    if kind is not None:
-        document = documents.parse(text, kind, name)
-    elif isinstance(trainer, OwnFormat):
-        document = trainer.parse(text, name)
-    else:
-        problem = f"{name}: {trainer.title} reads {_in_words(trainer.kinds)}"
-        raise ConfigError(f"{problem}. Save the base file as {_in_words(trainer.kinds)}.", "UC103")
-    return replace(document, path=path)
-
-
-def _compose(trainer: Format, document: Document) -> Document:
-    composed = trainer.inheritance.compose(document, partial(_parse, trainer))
-    return _with_unread_bases(composed, trainer.inheritance)
-
-
-def _with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
-    keys += ["defaults"] if has_defaults(document) else []
-    for key in keys:
-        if key not in inheritance.keys and isinstance(document.data, dict):
-            problem = "this key contains the paths of other files, but the trainer does not read this key."
-            unread = UnreadFile(document.place([key], document.name), problem, WHOLE_CONFIGURATION)
-            return replace(document, data=MergeRules().merge(unread, document.data))
-    return document
-
-
-def _names_files(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return bool(values) and all(isinstance(text, str) for text in values)
+    if isinstance(trainer, OwnFormat) and kind is None:
+        return replace(trainer.parse(text, path.name), path=path)
+    return replace(documents.parse(text, documents.kind_of(path), path.name), path=path)
 
 
 def _detect(path: Path) -> Candidate:
@@ -243,10 +207,6 @@ def _detect(path: Path) -> Candidate:
 
 def recognising(path: Path) -> list[Candidate]:
     """Return the formats that recognise a file, except formats that another of these formats extends."""
-    return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
-
-
-def _plain(path: Path) -> list[Candidate]:
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
     return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
@@ -257,50 +217,20 @@ def _candidates(path: Path) -> list[Candidate]:
     if kind := DOCUMENT_KINDS.get(path.suffix.lower()):
         document = replace(documents.parse(documents.read_text(path), kind, path.name), path=path)
         own: list[Candidate] = [(None, document)] if document.shows("rule") else []
-        recognising = own + [(trainer, document) for trainer in trainers if _recognises(trainer, document)]
+        recognising = own + [(trainer, document) for trainer in trainers if trainer.recognises(document)]
         return recognising or [(trainer, document) for trainer in trainers if _has_common_keys(trainer, document)]
     documents.read_text(path)  # a file that cannot be read is in no format
     candidates: list[Candidate] = []
     for trainer in trainers:
         with contextlib.suppress(ConfigError):
-            document = _parse(trainer, path, path.name)
-            candidates += [(trainer, document)] if _recognises(trainer, document) else []
+            document = _parse(trainer, path)
+            candidates += [(trainer, document)] if trainer.recognises(document) else []
     return candidates
-
-
-def _recognises(trainer: Format, document: Document) -> bool:
-    if trainer.recognises(document):
-        return True
-    with contextlib.suppress(ConfigError):
-        return trainer.inheritance.applies(document) and trainer.recognises(_compose(trainer, document))
-    return False
 
 
 def _has_common_keys(trainer: Format, document: Document) -> bool:
     when = trainer.row.recognise_last
     return bool(when) and trainer.context(document, only_shows=True).holds(when)
-
-
-def _unread_base(path: Path) -> str:
-    for trainer in FORMATS.values():
-        if _may_read(trainer, path) and trainer.inheritance.keys:
-            try:
-                document = _parse(trainer, path, path.name)
-                data = trainer.inheritance.compose(document, partial(_parse, trainer)).data
-            except ConfigError:
-                if path.suffix == ".py":
-                    raise
-                continue
-            for table in _partial_tables(data):
-                return f"{table.unread} {table.unread.advice}"
-    return ""
-
-
-def _partial_tables(data: Any) -> Iterator[PartialTable]:
-    if isinstance(data, PartialTable):
-        yield data
-    for value in data.values() if isinstance(data, dict) else ():
-        yield from _partial_tables(value)
 
 
 def _advice(path: Path) -> str:
@@ -311,8 +241,9 @@ def _advice(path: Path) -> str:
     with_key = [trainer for trainer in trainers if not {*trainer.clip_keys}.isdisjoint(keys)]
     if path.suffix == ".gin":
         advice = "gin files are not supported. Write a clip configuration: docs/config.md describes it."
-    elif unread := _unread_base(path):
-        advice = unread
+    elif document and (inherited := inheriting(document)) is not None:
+        place = document.place(inherited, document.name)
+        advice = f"{place}: {placement.COMPOSED} {placement.IMPORT_ANOTHER}"
     elif path.suffix == ".py":
         own = (trainer for trainer in FORMATS.values() if not isinstance(trainer, PythonFormat))
         names = ", ".join(trainer.name for trainer in own if "python" in trainer.kinds)
@@ -340,7 +271,7 @@ def _advice(path: Path) -> str:
 
 def _import_advice(path: Path) -> str:
     try:
-        trainers = [trainer for trainer, _ in _plain(path)]
+        trainers = [trainer for trainer, _ in recognising(path)]
     except ConfigError:
         return ""
     if not trainers or trainers[0] is None:  # None is unified_clip's own format

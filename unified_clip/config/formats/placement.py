@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -10,8 +11,9 @@ from typing import Any
 
 from ..._kit.static_values import is_number
 from ...errors import ConfigError
-from ..documents import Document, Key, PartialTable, dotted, format_value
-from .base import Format, Path, name_format
+from ..documents import BASE_KEYS, Document, Key, dotted, format_value, inheriting
+from ..documents.keys import UNKNOWN
+from .base import Format, Imported, Path, SetElsewhereError, name_format
 from .conditions import ANY as ANY
 
 BY_CODE = (
@@ -38,6 +40,17 @@ NUMBERS = re.compile(
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 
+COMPOSED = "the file inherits settings from other files, and does not set the threshold."
+IMPORT_ANOTHER = (
+    "Import the file that sets it. Or let your program print the whole configuration, and import the output: Hydra "
+    "prints it with --cfg job."
+)
+IN_PART = (
+    "the file inherits settings from other files, and sets only a part of the clip. Set the threshold here, too. Or "
+    "let your program print the whole configuration, and import the output: Hydra prints it with --cfg job."
+)
+NOT_READ = "{place}: the file inherits settings from other files, which are not read."
+
 COMMON = ("maxgradnorm", "gradientclipval", "gradientclipping", "clipgradnorm")
 """These names are also recognised with a typing error."""
 
@@ -56,8 +69,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
     if not isinstance(document.data, dict | list):
         return []
     places = trainer.places(document)
-    for part in [layer.document for layer in document.layers] or [document]:
-        _check_duplicates(part, trainer, places)
+    _check_duplicates(document, trainer, places)
     read: list[Any] = []
     unread: dict[Path, Any] = {}
     has_foreign = False
@@ -73,7 +85,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
     if unread:
         raise _misplaced(document, trainer, next(iter(unread)))
     keys = document.data if isinstance(document.data, dict) else {}
-    if isinstance(document.data, PartialTable):  # `read` raises an error for keys that an unread file may set
+    if inheriting(document) is not None:
         return []
     if not has_foreign and not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         target = _format_place(places[0], trainer)
@@ -84,6 +96,28 @@ def check(document: Document, trainer: Format) -> list[Path]:
             "UC103",
         )
     return []
+
+
+def check_own_clip(document: Document, trainer: Format) -> None:
+    """Raise SetElsewhereError if a file inherits settings, and has no clip key."""
+    keys = inheriting(document)
+    if keys is not None and not any(read_paths(document, trainer)):
+        for place in trainer.places(document):
+            document.get(*itertools.takewhile(lambda key: key != ANY, place))  # raises if the value is unknown
+        raise SetElsewhereError(document.place(keys, document.name), COMPOSED, IMPORT_ANOTHER)
+
+
+def inherited(document: Document, trainer: Format, imported: Imported) -> list[str]:
+    """Return a note if a file inherits settings. Raise ConfigError if the clip is off only by default.
+
+    An example is a file that sets gradient_clip_algorithm, but not gradient_clip_val.
+    """
+    keys = inheriting(document)
+    if keys is None:
+        return []
+    if imported.by_default and imported.settings["rule"] == "none":
+        raise document.wrong(next(read_paths(document, trainer)), IN_PART, UNKNOWN)
+    return [NOT_READ.format(place=document.place(keys, document.name))]
 
 
 def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
@@ -103,7 +137,7 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]
+    keys = [*places, *trainer.foreign_keys, *((key,) for key in BASE_KEYS)]
     for duplicate in document.duplicates:
         outer = duplicate.keys
         for path, value in [(outer, duplicate.value), *_entries(duplicate.value, keys, outer)]:

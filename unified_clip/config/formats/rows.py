@@ -13,8 +13,8 @@ from packaging.version import Version
 
 from ..._kit.display import enumeration
 from ...adaptive.rules import AGC
-from ...facts.trainer_rows import Clip, Default, Layout, Note, NotFinite, Refusal, Test, trainers
-from ..documents import Document, Key, infinity, script_options
+from ...facts.trainer_rows import Clip, Default, Layout, Note, NotFinite, Refusal, Test, tests_of, trainers
+from ..documents import Document, Key, infinity, python_text, script_options
 from ..schema import DEFAULT_FAMILY, FAMILIES, Settings
 from . import engines
 from .base import (
@@ -46,7 +46,8 @@ class RowFormat(Format):
             for note in result.notes:
                 names.setdefault(note, []).extend(map(str, section[-1:]))
         notes = [note.replace("{section}", enumeration(sections)) for note, sections in names.items()]
-        return dataclasses.replace(results[0], notes=notes)
+        by_default = any(result.by_default for result in results)
+        return dataclasses.replace(results[0], notes=notes, by_default=by_default)
 
     def write(self, settings: Settings, version: Version) -> Any:
         export, agc = self.row.export, None
@@ -58,6 +59,11 @@ class RowFormat(Format):
         rule = "agc" if agc else settings.rule
         way = next((each for each in ways if rule in rules_of(each)), ways[0])
         threshold = agc.clip_factor if agc else self._threshold(settings, ways, way)
+        raises = settings.nonfinite == "raise"
+        threshold = math.inf if raises and threshold is None else threshold
+        if raises and not way.raises:
+            problem = f'it does not support `nonfinite = "raise"` with `rule = "{rule}"`.'
+            raise self.not_exported(f"{problem} Remove `nonfinite`. This changes the clip.{self.in_python}")
         data: dict[str, Any] = {}
         _put_all(data, export.constants if threshold is not None else export.constants_off)
         for section in self._written_sections():
@@ -74,6 +80,8 @@ class RowFormat(Format):
                 _put(data, (*section, *way.by.key), _name_of(way.by.rules, rule))
             if threshold is not None and way.norm_type_key and settings.norm_type not in (None, 2.0):
                 _put(data, (*section, *way.norm_type_key), settings.norm_type)
+            if raises:
+                _put(data, (*section, *way.raises), True)
         return data
 
     def _threshold(self, settings: Settings, ways: Sequence[Clip], way: Clip) -> float | None:
@@ -91,6 +99,13 @@ class RowFormat(Format):
             return [self.row.export.at]
         sections = self.row.layout[-1].at
         return sections if self.row.export.everywhere else sections[:1]
+
+
+class SourceFormat(RowFormat, OwnFormat):
+    """Reads and writes a configuration in Python."""
+
+    def parse(self, text: str, name: str) -> Document:
+        return python_text.parse(text, name, [key[0] for key in self.clip_keys])
 
 
 class ScriptFormat(RowFormat, OwnFormat):
@@ -146,21 +161,22 @@ class _Reading:
         keys = list(map(context.resolve, self.way.key))
         self.place: Path = next(filter(context.has, keys), keys[0] if keys else ())
         self.context = context.at(context.section, self.place)
-        self.effect = ""
+        self.effect, self.is_set = "", False
 
     def read(self) -> Imported:
         row, way = self.row, self.way
         if not {ANY, TYPE} & {*self.place}:
             self.document.get(*self.place)  # raises unless it is in a table
         self._refuse("any")
-        threshold, notes = self._threshold() if self.place else (None, self._unset("off"))
+        threshold, notes = self._threshold() if self.place else self._switched_off()
         settings = self._settings(threshold)
         effect: Any = "off" if settings["rule"] == "none" else "clip"
         self._refuse(effect)
         for note in (*way.note, *row.note):
             if note.on in ("any", effect) and self.context.holds(note.when):
                 notes.append(self._said(note))
-        return Imported(settings, notes, **(self._not_finite() if effect == "clip" else {}))
+        not_finite = self._not_finite() if effect == "clip" else {}
+        return Imported(settings, notes, by_default=not self.is_set, **not_finite)
 
     def _refuse(self, on: str) -> None:
         for refusal in (*self.row.refuse, *self.way.refuse):
@@ -171,14 +187,17 @@ class _Reading:
             keys: Sequence[Key] = self.context.first(refusal.when) or ()
             if refusal.at is not None:
                 keys = self.context.resolve(refusal.at)
-            error = self.document.wrong(keys, self._said(refusal), refusal.code)
-            raise SetElsewhereError(str(error), refusal.elsewhere) if refusal.elsewhere else error
+            if refusal.elsewhere:
+                place = self.document.place(keys, self.document.name)
+                raise SetElsewhereError(place, self._said(refusal), refusal.elsewhere)
+            raise self.document.wrong(keys, self._said(refusal), refusal.code)
 
     def _threshold(self) -> tuple[float | None, list[str]]:
         way, document = self.way, self.document
         value = document.get(*self.place)
         is_set = document.has(*self.place) and not is_one_of(value, way.as_unset)
-        if is_set and not (value is None and way.null == "unset"):
+        self.is_set = is_set and not (value is None and way.null == "unset")
+        if self.is_set:
             return self._read(), []
         default: Default
         if isinstance(way.default, tuple):
@@ -189,6 +208,10 @@ class _Reading:
         if default == "error":
             raise document.wrong(self.place, way.unset or "training fails without this key. Set a number.")
         return (None if default == "off" else float(default)), self._unset(default)
+
+    def _switched_off(self) -> tuple[None, list[str]]:
+        self.is_set = any(True for test in tests_of(self.way.when) for _ in self.context.found(test))
+        return None, self._unset("off")
 
     def _read(self) -> float | None:
         way = self.way
@@ -217,9 +240,11 @@ class _Reading:
         if rule == "agc":
             return agc_settings(threshold, self.row.agc)  # type: ignore[arg-type]
         norm_type = way.norm_type
+        raises = bool(way.raises) and self.document.get(*self.context.resolve(way.raises))
         if way.norm_type_key and rule != "value":
             norm_type = read_norm_type(self.document, self.context.resolve(way.norm_type_key))
-        return trainer.settings(rule, threshold, norm_type, way.family)
+        settings = trainer.settings(rule, threshold, norm_type, way.family)
+        return {**settings, "nonfinite": "raise"} if raises and threshold is not None else settings
 
     def _rule(self) -> Any:
         by, keys = self.way.by, self.context.resolve(self.way.by.key)  # type: ignore[union-attr]

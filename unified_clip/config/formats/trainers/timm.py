@@ -10,7 +10,6 @@ from packaging.version import Version
 
 from ...._kit import atomic_files
 from ...documents import Document, Key, script_options
-from ...documents.inheritance.named_file import MOST_FOLDERS
 from ...schema import Settings
 from ..base import Imported
 from ..rows import ScriptFormat
@@ -20,6 +19,9 @@ LAST_TWO_UNCLIPPED = (
     '"global_norm" or "value", and set `threshold` instead of `adaptive`.'
 )
 
+
+MOST_FOLDERS = 8
+"""The number of folders in which train.py can be: the folder of the script, and its parents."""
 
 LAMB = re.compile(r"--opt-kwargs[\s\\=]+(?:[\"']?\w+=\S+[\s\\]+)*?[\"']?max_grad_norm=([^\s\"']+)")
 STARTED = re.compile(r"(?<![^\s\"'])((?:[\w.-]+/)*)(?:train\.py|distributed_train\.sh)(?![\w.])")

@@ -1,2 +1,0 @@
-_base_ = ['bases/schedule_clip.py']
-del _base_.optim_wrapper.clip_grad

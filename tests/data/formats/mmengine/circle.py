@@ -1,2 +1,0 @@
-_base_ = ['bases/circle.py']
-optim_wrapper = dict(type='OptimWrapper')

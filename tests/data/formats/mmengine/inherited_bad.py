@@ -1,2 +1,0 @@
-_base_ = 'bases/bad_type.py'
-model = dict(type='RetinaNet')

@@ -1,2 +1,0 @@
-_base_ = ['{{ fileDirname }}/bases/schedule_clip.py']
-work_dir = './work_dirs/{{ fileBasenameNoExtension }}'

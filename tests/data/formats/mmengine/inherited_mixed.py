@@ -1,2 +1,0 @@
-_base_ = ['bases/schedule_clip.py']
-optim_wrapper = dict(clip_grad=dict(type='value', clip_value=0.5))

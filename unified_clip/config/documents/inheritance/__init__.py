@@ -1,1 +1,0 @@
-"""Merge a configuration file with its base files, as trainers do."""

@@ -1,1 +1,0 @@
-"""Configurations in Python, such as mmengine's. The code is parsed, and never run."""
