@@ -90,7 +90,6 @@ def test_the_lines_of_clips_are_as_on_the_page(folder: Path, capsys: pytest.Capt
         ('"auto"', 0.5, "train.py:2:65 drift"),
         ("1.0", 1.0, ""),
         ("0.5", 1.0, "train.py:2:65 unknown"),
-        (None, 1.0, "train.py:2:65 unknown"),
     ],
 )
 @pytest.mark.parametrize("place", [".", "jobs"])

@@ -144,21 +144,6 @@ def test_explaining_prints_no_control_characters(
     assert out.count(SHOWN_IN_A_PATH) > out.count(f"{SHOWN_IN_A_PATH}.toml")
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".html"])
-def test_a_report_of_ported_code_has_no_control_characters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
-) -> None:
-    source = tmp_path / "src" / f"{IN_A_PATH}.py"
-    source.parent.mkdir()
-    source.write_text("import tensorflow as tf\n\ndef f(g):\n    return tf.clip_by_global_norm(g, '\u202e[ab]')\n")
-    report = tmp_path / f"report{suffix}"
-    cli.main(["port", str(source.parent), "--report", str(report)])
-    for text in (capsys.readouterr().out, report.read_text()):
-        assert not RAW.search(text)
-        assert SHOWN_IN_A_PATH in text
-        assert r"\u202e[ab]" in text
-
-
 def test_an_assertion_in_a_test_has_no_control_characters() -> None:
     with pytest.raises(AssertionError) as raised:
         assert_gradients_equal({HOSTILE: np.ones(2)}, {HOSTILE: np.zeros(2)})

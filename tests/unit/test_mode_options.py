@@ -18,7 +18,6 @@ from unified_clip.parity import cli as parity_command
         (["parity", "--out", "report", "init"], "--out", "unified-clip parity without init"),
         (["parity", "--timeout", "5", "init"], "--timeout", "unified-clip parity without init"),
         (["parity", "--accept", "init"], "--accept", "unified-clip parity without init"),
-        (["parity", "--ported", "p.json", "init"], "--ported", "unified-clip parity without init"),
         (["parity", "--case", "a", "--accept"], "--accept", "unified-clip parity without --case"),
         (["parity", "--case", "a", "--out", "report"], "--out", "unified-clip parity without --case"),
         (["parity", "init", "--case", "a"], "--case", "unified-clip parity without init"),
@@ -46,13 +45,6 @@ def test_an_option_of_another_mode_is_an_error_that_names_both(
         f"unified-clip: error UC202: {option} applies to {mode} only. Remove it, or use {mode}.\n",
     )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["parity", "--case", "a", "--accept", "--ported", "p.json"]) == 2
-    mode = "unified-clip parity without --case"
-    message = f"--accept, --ported apply to {mode} only. Remove them, or use {mode}."
-    assert message in capsys.readouterr().err
 
 
 def test_every_option_of_parity_has_a_mode_or_is_shared() -> None:

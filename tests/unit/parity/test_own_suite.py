@@ -50,7 +50,10 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
             "rules = ['clip_grads_with_norm_']\nthresholds = [1]",
             "Move clip_grads_with_norm_ from `rules` to `calls`, and give `max_norm` and `total_norm`",
         ),
-        ("rules = ['clip_grad_norm_']\nthresholds = [nan]", "thresholds 1: it is nan. Give 0 or more.$"),
+        (
+            "rules = ['clip_grad_norm_']\nthresholds = [nan]",
+            "thresholds 1: it is nan. Give a number greater than or equal to 0.$",
+        ),
         ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
         (
             "rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]",
