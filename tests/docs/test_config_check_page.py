@@ -89,7 +89,8 @@ def test_the_lines_of_clips_are_as_on_the_page(folder: Path, capsys: pytest.Capt
         ('"auto"', 1.0, ""),
         ('"auto"', 0.5, "train.py:2:65 drift"),
         ("1.0", 1.0, ""),
-        ("0.5", 1.0, "train.py:2:65 unknown"),
+        ("0.5", 1.0, "ds.json:1:1 drift"),
+        (None, 1.0, "ds.json:1:1 unknown"),
     ],
 )
 @pytest.mark.parametrize("place", [".", "jobs"])

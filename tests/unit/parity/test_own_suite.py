@@ -54,7 +54,7 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
             "rules = ['clip_grad_norm_']\nthresholds = [nan]",
             "thresholds 1: it is nan. Give a number greater than or equal to 0.$",
         ),
-        ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give a number"),
         (
             "rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]",
             "the suite already contains the case .*. Find the value that is listed twice",
