@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast
 
 from .._kit import atomic_files
@@ -43,6 +43,11 @@ SET_IN_FILES = (
     "trainer gets its arguments from there. Options on a command line override a file."
 )
 
+ENGINE_FILE = (
+    "The settings in {file} decide whether the clip has an effect, and the check does not read that file. Also pass "
+    "the file, or add the clip to check.ignore with a reason."
+)
+
 LEFT_TO_TRAINER = (
     "HF's Trainer clips at max_grad_norm of TrainingArguments. If you train without Trainer, set gradient_clipping in "
     "this file to your threshold: Accelerate clips at 1.0 by default, and the check does not compare this default."
@@ -69,10 +74,8 @@ def check(
     project = Project([path for path in files if path.suffix.lower() in SOURCES], cache(notebooks.python_source))
     file_uses = _read(project, files, rules, root, advance)
     declared_keys.add_declared(file_uses, project, files, config, root)
-    file_uses.uses = [
-        use if use.config is None else replace(use, config=compare.with_own_action(use.config, config))
-        for use in file_uses.uses
-    ]
+    names = {file.name for file in files}
+    file_uses.uses = [_as_run(use, config, names) for use in file_uses.uses]
     without_clips = list(required.each(rules.each, project, files, file_uses, root))
     judge = Judge(config, clip)
     baseline = accepted.read(clip)
@@ -104,6 +107,15 @@ def check(
             unread=file_uses.unread,
         ),
     )
+
+
+def _as_run(use: ClipUse, config: ClipConfig, names: Set[str]) -> ClipUse:
+    """Return a clip with what other settings make of it. names: the names of the checked files."""
+    if use.config is None:
+        return use
+    if use.engine_file and PurePath(use.engine_file).name not in names:
+        return replace(use, config=None, why_unknown=ENGINE_FILE.format(file=use.engine_file))
+    return replace(use, config=compare.with_own_action(use.config, config))
 
 
 @dataclass

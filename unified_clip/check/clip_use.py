@@ -121,6 +121,8 @@ class ClipUse:
 
     version: Version | None = None
     engine: str = ""
+    engine_file: str = ""
+    """The file with the settings of an engine, which decide whether the clip has an effect. Otherwise ''."""
 
     package: str = ""
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""

@@ -145,7 +145,11 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         title += f" by default: {key}" if is_default else f": {key}"
     name = trainer.name if trainer else convert.UNIFIED_CLIP
     engine = trainer.engine(document) if trainer else ""
-    use = ClipUse(path, document.line(place) or 1, 1, title, format=name, document=document, engine=engine)
+    file = document.get(trainer.row.engine_file) if trainer and trainer.row.engine_file else ""
+    use = ClipUse(
+        path, document.line(place) or 1, 1, title, format=name, document=document, engine=engine,
+        engine_file=file if isinstance(file, str) else "",
+    )  # fmt: skip
     try:
         config = ClipConfig(**convert.settings(candidate, version))
     except SetElsewhereError as error:

@@ -284,6 +284,9 @@ class Trainer(Table):
     """The engines under which `instead` does not work."""
 
     engine: Listed[Engine] = ()
+    engine_file: str = ""
+    """The key that names a file with the settings of an engine, which decide whether the clip has an effect."""
+
     recognise: Listed[When] = ()
     """A file is in this format if all conditions of one list hold. "vocabulary" stands for the keys in `vocabulary`."""
 

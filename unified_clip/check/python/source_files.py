@@ -277,13 +277,16 @@ def _passes_class(module: Module, call: ast.Call | None) -> bool:
 
 
 def _under_deepspeed(module: Module, use: ClipUse) -> ClipUse:
-    """Return a clip of unknown effect for TrainingArguments if the settings of DeepSpeed are in no file."""
+    """Add the file with the settings of DeepSpeed to a clip of TrainingArguments. Without a file, its effect is
+    unknown."""
     if use.package not in HUGGING_FACE or use.config is None:
         return use
     for call in calls_at(module, use.line, use.column):
         for value in (followed(module, each.value) for each in call.keywords if each.arg == "deepspeed"):
-            if not _is_file(module, value):
+            path = value.value if isinstance(value, ast.Constant) else value
+            if path and not isinstance(path, str):
                 return replace(use, config=None, why_unknown=DEEPSPEED.format(code=shortened(value)))
+            use = replace(use, engine_file=path if isinstance(path, str) else "")
     return use
 
 
@@ -300,13 +303,6 @@ def _with_loss_scaling(module: Module, use: ClipUse) -> ClipUse:
     scaling = trainer.loss_scaling(values)
     origin = {"provenance": {"format": trainer.name, **scaling}}
     return replace(use, config=use.config.model_copy(update=origin)) if scaling else use
-
-
-def _is_file(module: Module, node: ast.expr) -> bool:
-    """Return whether code is the path of a file in the folder of the source or in a parent folder, or None."""
-    value = getattr(node, "value", node)
-    folders = module.path.absolute().parents if module.path else ()
-    return not value or (isinstance(value, str) and any((folder / value).is_file() for folder in folders))
 
 
 def _check_arguments(module: Module, call: ast.Call, name: str) -> None:
