@@ -11,7 +11,7 @@ from support.config.format_samples import SAMPLES, Sample
 from support.tiers import sampled
 
 from unified_clip import ClipConfig
-from unified_clip.check import check_files, files_to_check
+from unified_clip.check import check_files, files_to_check, trainer_files
 from unified_clip.check.python import own_clips
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
@@ -58,13 +58,21 @@ def test_every_trainers_file_agrees_with_its_own_settings_and_with_no_others(sam
     rules = CheckRules(formats={os.path.relpath(sample.path.resolve(), tmp_path.resolve()): sample.from_})
     same_settings = ClipConfig(**(sample.settings or {}), check=rules)
     same_settings.save(clip)
-    files = files_to_check.files([sample.path], clip)
+    files = files_to_check.files([sample.path, *files_of_engines(sample, tmp_path)], clip)
     assert check_files.check(clip, [sample.path], files).findings == []
     other_settings = ClipConfig(rule="value", min=-7.0, max=8.0, check=rules)
     other_settings.save(clip)
     finding = only_finding(check_files.check(clip, [sample.path], files))
     assert finding.kind == "drift"
     assert finding.differences
+
+
+def files_of_engines(sample: Sample, folder: Path) -> list[Path]:
+    """Write the files of DeepSpeed that a sample names, so that they leave the clip to the trainer."""
+    names = [Path(use.engine_file).name for use in trainer_files.read(sample.path, sample.from_) if use.engine_file]
+    for name in names:
+        (folder / name).write_text('{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}')
+    return [folder / name for name in names]
 
 
 def call_of(name: str, limits: dict[str, float]) -> str:
