@@ -90,7 +90,6 @@ class TrainerSetting:
     classes: Sequence[str] = ()
     elsewhere: Sequence[str] = ()
     factories: Sequence[str] = ()
-    bases: str = ""
     default: str = ""
     off: Off = "None or 0"
     none: str = ""
@@ -193,12 +192,6 @@ def trainer_packages() -> frozenset[str]:
 
 def setting_of(full_name: str) -> TrainerSetting | None:
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
-
-
-def setting_of_base(full_name: str) -> TrainerSetting | None:
-    package, last = full_name.partition(".")[0], full_name.rpartition(".")[2]
-    known = (setting for setting in settings() if setting.bases and package in setting.packages)
-    return next((setting for setting in known if re.fullmatch(setting.bases, last)), None)
 
 
 @functools.cache

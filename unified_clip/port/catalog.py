@@ -21,7 +21,6 @@ from ..facts.clips import (
     last_names,
     names,
     setting_of,
-    setting_of_base,
     settings,
     trainer_packages,
 )
@@ -127,7 +126,6 @@ __all__ = [
     "last_names",
     "names",
     "setting_of",
-    "setting_of_base",
     "settings",
     "trainer_packages",
 ]

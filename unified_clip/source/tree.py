@@ -123,15 +123,6 @@ class SyntaxTree:
     def enclosing_definition(self, node: ast.AST) -> Function | None:
         return self.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)  # type: ignore[return-value]
 
-    def is_annotation(self, node: ast.AST) -> bool:
-        """Return whether a node is part of the annotation of a variable, a parameter or a function."""
-        inner = node
-        for outer in self.ancestors(node):
-            if inner in (getattr(outer, "annotation", None), getattr(outer, "returns", None)):
-                return True
-            inner = outer
-        return False
-
     def call_of(self, node: ast.AST | None) -> ast.Call | None:
         call = self.parents.get(node) if node is not None else None
         return call if isinstance(call, ast.Call) and call.func is node else None
@@ -206,11 +197,6 @@ def keywords_of(call: ast.Call) -> dict[str, Argument]:
 
 def method_of(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
-
-
-def owner_of(call: ast.Call) -> ast.expr:
-    assert isinstance(call.func, ast.Attribute)
-    return call.func.value
 
 
 def is_name(node: ast.AST | None, name: str) -> bool:

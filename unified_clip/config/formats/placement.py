@@ -58,12 +58,6 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """A clip key with one of these endings can have the value `true`."""
 
 
-def unread_paths(document: Document, trainer: Format) -> list[Path]:
-    places = [*trainer.places(document), *trainer.foreign_keys]
-    entries = _entries(document.data, places)
-    return [path for path, value in entries if not _is_at(path, places) and is_clip_key(path, value, places)]
-
-
 def check(document: Document, trainer: Format) -> list[Path]:
     """Check the places of all clip keys, and return the clip keys that the trainer ignores."""
     if not isinstance(document.data, dict | list):
