@@ -70,8 +70,8 @@ class _Reader:
         last = max((target.lineno for target in targets), default=0)
         stars = [node for node in self.module.nodes if _name_of(node) == "*" and node.lineno > last > 0]  # type: ignore[attr-defined]
         is_entry = len(mentions) == 1 and self._is_entry(mentions[0])
-        is_number = bool(targets) and isinstance(self._assigned[targets[-1]], ast.Constant)
-        return [*stars, *([] if is_entry or is_number else mentions)]
+        is_constant = bool(targets) and isinstance(self._assigned[targets[-1]], ast.Constant)
+        return [*stars, *([] if is_entry or is_constant else mentions)]
 
     def _is_entry(self, node: ast.AST) -> bool:
         """Return whether a name is an entry of a dict or a list that the file assigns to another variable."""
@@ -90,7 +90,7 @@ class _Reader:
 
     def _value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
         if isinstance(node, ast.Name) and isinstance(self.data.get(node.id), dict | list):
-            return Unknown(node.id, WHOLE) if self.changes(node.id) else self.data[node.id]
+            return self.data[node.id]
         entries = _entries(node)
         if entries is None:
             try:
