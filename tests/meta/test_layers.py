@@ -17,7 +17,8 @@ FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
     "_kit", "errors", "_guard", "_command", "_core", "_native", "_compute", "_distributed", "_api", "_backends",
-    "_dispatch", "adaptive", "namespaces", "_compilers", "_page", "tensors", "causes", "recording", "suggest",
+    "_dispatch", "adaptive", "namespaces", "_compilers", "_page", "tensors", "recipes", "causes", "recording",
+    "suggest",
     "ownership", "source", "facts", "config", "package", "monitor", "integrations", "parity", "verify", "port", "check",
     "bench",
     "_versions", "cli", "testing", "pytest_plugin",
@@ -34,7 +35,7 @@ def layer(module: str) -> str:
 
 SMALL = (
     "_api", "_backends", "adaptive", "_compute", "_core", "_distributed", "causes", "check", "config", "facts",
-    "parity", "port", "recording", "source", "tensors", "verify",
+    "parity", "port", "recipes", "recording", "source", "tensors", "verify",
 )  # fmt: skip
 """Packages whose modules are short and whose folders are small."""
 

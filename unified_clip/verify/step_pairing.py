@@ -118,16 +118,23 @@ class StepPairing:
             for name in names:
                 side.setdefault(name, np.zeros(shapes[name]))
 
+    def weights_before(self, step: int) -> Iterator[TensorPair]:
+        before = self._before(step)
+        return self._pair(before, before)
+
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the change of each parameter by one step, or by all steps if a function returns only once."""
-        now = [self._values(side, step) for side in (0, 1)]
-        is_first = step == 1 or not self.yields_each_step
-        before = self.initial if is_first else [self._values(side, step - 1, at_the_next=True) for side in (0, 1)]
+        now, before = [self._values(side, step) for side in (0, 1)], self._before(step)
         changes = [
             {name: value - old.get(name, 0.0) for name, value in values.items()}
             for values, old in zip(now, before, strict=True)
         ]
         return self._pair(changes, before, now)
+
+    def _before(self, step: int) -> Sequence[Values]:
+        if step == 1 or not self.yields_each_step:
+            return self.initial
+        return [self._values(side, step - 1, at_the_next=True) for side in (0, 1)]
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
         now = self.gradients_before(step, recordings)
@@ -151,8 +158,8 @@ class StepPairing:
         values = list(map(_values, sides))
         return list(self._pair(values, values))
 
-    def ratio(self, step: int, without: Collection[str] = ()) -> float | None:
-        pairs = [pair for pair in self.updates(step) if pair.name not in without]
+    def ratio(self, step: int) -> float | None:
+        pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
         if not np.any(old):
             return None

@@ -82,7 +82,8 @@ def test_updates_are_measured_from_the_weights_that_were_copied(
     data = verify_as_json(tmp_path, capsys, OLD, new, "--resync")
     assert all(each["update"]["relative"] == pytest.approx(0.5, rel=1e-5) for each in data["steps"])
     assert all(each["tensors"]["ulps"] == 0 for each in data["steps"])
-    assert "every update of the new step is 2 times the update of the old step" in data["finding"]["text"]
+    assert data["finding"]["mistake"] == "another learning rate"
+    assert data["finding"]["text"].endswith("has learning rate 0.5")
 
 
 def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,6 @@ from ..normalize import NormalizedRecording
 from ..step_comparison import StepComparison
 from ..step_pairing import StepPairing, coarsest_ulp
 from . import after_clips
-from .bias_correction import another_bias_correction
 from .initial_weights import InitialWeights
 from .square_weights import Rerun, untransposed_square
 from .updates import advice_on_settings, cause_of_update, without_gradient
@@ -73,8 +72,7 @@ def find_cause(
     if finding is None and row and stages == ["update"]:
         finding = without_gradient(row, rows, pairing, recordings, limit)
         if finding is None and "clipping after the step" not in kinds:  # which explains the updates, too
-            finding = another_bias_correction(row.step, len(rows), pairing, recordings)
-            finding = finding or cause_of_update(row, clips, pairing, recordings)
+            finding = cause_of_update(row, clips, pairing, recordings)
     return finding or (None if clips.first else _rounding(rows, max_ulp))
 
 

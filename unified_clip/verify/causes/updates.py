@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from ...causes.cause import Cause, names_text
+from ...recipes.updates import BIAS_CORRECTION, PLACE_OF_EPS, Step, differences, recipes
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.step_differences import STAGES
-from ...recording.recorded_run import RecordedCall
-from ..cause_limits import RELATIVE_TOLERANCE
+from ...tensors.arithmetic import FORMATS
 from ..normalize import NormalizedRecording
 from ..step_comparison import StepComparison
 from ..step_pairing import StepPairing, TensorPair
@@ -47,31 +46,86 @@ def cause_of_update(
     ignored = pairing.without_gradient(recordings)
     updates = [pair for pair in pairing.updates(row.step) if pair.name not in ignored]
     cause = _other_number_of_steps(recordings, row.step) or _without_update(updates, row.step)
-    if cause:
-        return cause
-    ratio = pairing.ratio(row.step, ignored)
-    if ratio is None or math.isclose(ratio, 1, rel_tol=RELATIVE_TOLERANCE):
-        return Cause(
-            "another optimizer",
-            f"the clipped gradients are the same, but the updates differ. {advice_on_settings(recordings, row.step)}. "
-            "Check also whether an optimizer clips or scales the gradients itself",
-        )
-    for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
-        if any(math.isclose(ratio, expected, rel_tol=RELATIVE_TOLERANCE) for expected in ratios):
-            return Cause(
-                "the clip does not reach the step",
-                f"every update of the {side} step is what unclipped gradients would cause. This step clips after "
-                "optimizer.step(), or its optimizer gets gradients that are not clipped. Clip before "
-                "optimizer.step(), and pass the clipped gradients to the optimizer",
-            )
-    sentence = (
-        "the clipped gradients are the same, and every update of the new step is "
-        f"{ratio:.6g} times the update of the old step"
+    return cause or _other_rule(row.step, pairing, recordings)
+
+
+def _other_rule(step: int, pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause:
+    """Each run explains its own updates, by the gradients that the clip returns or by those that the clip gets."""
+    names = [str(each.run.script) for each in recordings]
+    recorded = [[each.settings for each in recording.optimizer_steps] for recording in recordings]
+    (old, old_unclipped), (new, new_unclipped) = (
+        [recipes(each, known, unit=unit) if each else [] for each, unit in tables]
+        for tables, known in zip(_tables(pairing, recordings), recorded, strict=True)
     )
-    if all(any("lr" in each.settings for each in side.optimizer_steps_at(row.step)) for side in recordings):
-        return Cause("another optimizer", f"{sentence}. {advice_on_settings(recordings, row.step)}")
-    reasons = "the learning rates differ, or one step does not divide its gradients by the loss scale"
-    return Cause("another learning rate", f"{sentence}: {reasons}")
+    sentence = f"at step {step}, the clipped gradients are the same, but the updates differ"
+    found = differences(old, new) if old and new else None
+    late = [
+        name
+        for name, pair in zip(names, ((old_unclipped, new), (old, new_unclipped)), strict=True)
+        if all(pair) and not differences(*pair)
+    ]
+    if late and (found is None or found):
+        return Cause(
+            "the clip does not reach the step",
+            f"{sentence}. Every update of {late[0]} is what unclipped gradients would cause. This step clips after "
+            "optimizer.step(), or its optimizer gets gradients that are not clipped. Clip before optimizer.step(), and "
+            "pass the clipped gradients to the optimizer",
+        )
+    if not found:
+        return Cause("another optimizer", f"{sentence}. {advice_on_settings(recordings, step)}. {ALSO}")
+    old_has, new_has = (", ".join(_shown(each.setting, each[side]) for each in found) for side in (1, 2))
+    is_rate = [each.setting for each in found] == ["learning rate"]
+    return Cause(
+        "another learning rate" if is_rate else "another optimizer",
+        f"{sentence}. The updates show that the optimizer of {names[0]} has {old_has}, and that the optimizer of "
+        f"{names[1]} has {new_has}{''.join(f'. See {PAGES[each.setting]}' for each in found if each.setting in PAGES)}",
+    )
+
+
+PAGES = {
+    BIAS_CORRECTION: "docs/my-loss-curve-differs.md#adam-without-bias-correction",
+    PLACE_OF_EPS: "docs/my-loss-curve-differs.md#adam-from-keras-or-tensorflow",
+}
+
+ALSO = "Check also whether an optimizer clips or scales the gradients itself"
+
+
+def _shown(setting: str, value: object) -> str:
+    return f"no {setting}" if value is None else f"{setting} {_number(value)}"
+
+
+def _number(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_number, value))})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _tables(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> list[list[tuple[list[Step], float]]]:
+    """Return the steps of each run with its clipped gradients, and with its gradients before the clip.
+
+    The list of steps is empty if the gradients of a step are unknown. The number is the rounding error of the weights.
+    """
+    ignored, count = pairing.without_gradient(recordings), len(recordings[0].run.outputs)
+    numbers = range(1, count + 1) if pairing.yields_each_step else ()
+    tables: list[list[tuple[list[Step], float]]] = [[], []]
+    for of_step in (pairing.gradients, pairing.gradients_before):
+        steps: list[list[Step]] = [[], []]
+        unit = 2.0 ** -FORMATS["float32"].precision
+        for number in numbers:
+            parts = [
+                {pair.name: pair for pair in pairs}
+                for pairs in (of_step(number, recordings), pairing.weights_before(number), pairing.updates(number))
+            ]
+            names = [name for name in parts[2] if name not in ignored]
+            if not names or any(name not in part for part in parts for name in names):
+                steps = [[], []]
+                break
+            unit = 2.0 ** -FORMATS["float32"].precision * max(parts[2][name].ulp_scale for name in names)
+            for side, of_side in zip(("old", "new"), steps, strict=True):
+                of_side.append(Step(*({name: getattr(part[name], side) for name in names} for part in parts)))
+        for table, of_side in zip(tables, steps, strict=True):
+            table.append((of_side, unit))
+    return tables
 
 
 def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:
@@ -112,8 +166,3 @@ def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> 
         "momentum and weight decay of both sides, the bias correction of Adam, and the places where the optimizers add "
         "eps"
     )
-
-
-def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    coefs = [coef for line in lines for coef in line.coefs()]
-    return [coefs[0]] if len(coefs) == 1 and coefs[0] else []

@@ -1,0 +1,328 @@
+"""Find the update rule of an optimizer from the gradients, weights and updates of a run.
+
+Each row of `rows()` computes the direction of every update from the gradients and weights so far. The learning rate
+of a step is the number by which the directions explain the updates of all tensors. A row fits a run if it explains
+every update up to rounding. Two runs have the same rule if some row fits both. Otherwise, they differ in the settings
+in which their two most similar fitting rows differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ..tensors.arithmetic import Float64s
+
+MOST_ELEMENTS = 256
+"""The number of compared elements of a tensor. They are spread over the tensor."""
+
+ROUNDING = 64.0
+"""By how many units in the last place of the tensor's largest update the arithmetic of an optimizer can be off."""
+
+SAME_RATE = 1e-3
+"""Rounding of the updates changes the rate by less."""
+
+BIAS_CORRECTION, PLACE_OF_EPS = "bias correction", "eps is added"
+DECAY, DECAY_OF = "weight decay", "the decay is added to"
+BELONGS_TO = {PLACE_OF_EPS: BIAS_CORRECTION, DECAY_OF: DECAY}
+"""These settings are only compared if both optimizers have the other one."""
+
+Constant = TypeVar("Constant")
+
+Tensors = Mapping[str, Float64s]
+Sample = tuple[Float64s, Float64s, Float64s]
+"""Elements of one tensor in one step: of the gradient, the weight before the step, and the update."""
+
+History = Iterable[Sample]
+"""For each step, one tensor's gradient, its weight before the step, and its update in the step before."""
+
+
+class Step(NamedTuple):
+    """The tensors of one step of one run."""
+
+    gradients: Tensors
+    """The gradients that the optimizer gets."""
+
+    weights: Tensors
+    """The weights before the step."""
+
+    updates: Tensors
+    """The changes of the weights."""
+
+
+class Direction(NamedTuple):
+    """The update is `carried - rate * (gradient + decay * weight)`."""
+
+    gradient: Float64s
+    weight: Float64s | None
+    """None if the row has no weight decay, or a fixed one, which `gradient` contains."""
+
+    carried: Float64s | float = 0.0
+
+
+class Row(NamedTuple):
+    """An update rule with its settings. Settings that are switched off, such as a momentum of 0, are absent."""
+
+    settings: Mapping[str, object]
+    directions: Callable[[History], Iterator[Direction]]
+
+
+class Recipe(NamedTuple):
+    settings: Mapping[str, object]
+    rates: Sequence[float]
+    """The learning rate of each step. NaN if rounding hides it."""
+
+
+# -- the rows
+
+
+def _sgd(momentum: float, nesterov: bool, coupled: bool) -> Callable[[History], Iterator[Direction]]:
+    def directions(history: History) -> Iterator[Direction]:
+        sums = [np.zeros(()), np.zeros(())]
+        for gradient, weight, _ in history:
+            parts = (gradient, weight)
+            sums = [momentum * total + part for total, part in zip(sums, parts, strict=True)]
+            ahead = [part + momentum * total for total, part in zip(sums, parts, strict=True)]
+            moved = ahead if nesterov else sums
+            yield Direction(moved[0], moved[1] if coupled else weight)
+
+    return directions
+
+
+def _sgd_of_updates(momentum: float) -> Callable[[History], Iterator[Direction]]:
+    def directions(history: History) -> Iterator[Direction]:
+        for gradient, weight, before in history:
+            yield Direction(gradient, weight, momentum * before)
+
+    return directions
+
+
+def _adam(
+    betas: tuple[float, float], eps: float, place: str | None, decay: float | None
+) -> Callable[[History], Iterator[Direction]]:
+    """place: Where eps is added, or None for no bias correction.
+
+    decay: The decay that is added to the gradient, or None if the decay changes the weight itself."""
+
+    def directions(history: History) -> Iterator[Direction]:
+        first, second = np.zeros(()), np.zeros(())
+        for number, (gradient, weight, _) in enumerate(history, start=1):
+            coupled = gradient if decay is None else gradient + decay * weight
+            first = betas[0] * first + (1 - betas[0]) * coupled
+            second = betas[1] * second + (1 - betas[1]) * coupled**2
+            corrections = [1.0, 1.0] if place is None else [1 - beta**number for beta in betas]
+            root = math.sqrt(corrections[1])
+            is_before = place == "before the bias correction"
+            divisor = (np.sqrt(second) + eps) / root if is_before else np.sqrt(second) / root + eps
+            yield Direction(_quotient(first / corrections[0], divisor), weight if decay is None else None)
+
+    return directions
+
+
+def _rmsprop(alpha: float, eps: float, in_root: bool, initial: float) -> Callable[[History], Iterator[Direction]]:
+    """An alpha of 1 adds up the squares, as Adagrad does."""
+
+    def directions(history: History) -> Iterator[Direction]:
+        squares: Float64s = np.full((), initial)
+        for gradient, weight, _ in history:
+            squares = alpha * squares + (1 - alpha if alpha < 1 else 1.0) * gradient**2
+            yield Direction(_quotient(gradient, np.sqrt(squares + eps) if in_root else np.sqrt(squares) + eps), weight)
+
+    return directions
+
+
+def _quotient(numerator: Float64s, divisor: Float64s) -> Float64s:
+    return np.divide(numerator, divisor, out=np.zeros_like(numerator), where=divisor != 0)
+
+
+# -- the constants that people use; those of recorded settings are tried, too
+
+MOMENTA = (0.9, 0.99, 0.95, 0.8, 0.5)
+BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.5, 0.999), (0.5, 0.9), (0.0, 0.99), (0.0, 0.9))
+EPSILONS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-10)
+DECAYS = (0.01, 0.1, 0.05, 0.001, 1e-4, 5e-4)
+ALPHAS = (0.99, 0.9, 0.95)
+PLACES = ("after the bias correction", "before the bias correction", None)
+
+
+def rows(recorded: Iterable[Mapping[str, object]] = ()) -> Iterator[Row]:
+    """Return the rows with the usual constants, and with those of `recorded` settings of optimizers."""
+    known = [*recorded]
+
+    def constants(usual: Sequence[Constant], name: str) -> list[Constant]:
+        found = [settings.get(name) for settings in known]
+        of_kind: list[Any] = [each for each in found if each and type(each) is type(usual[0])]
+        return list(dict.fromkeys([*usual, *of_kind]))
+
+    for momentum in (0.0, *constants(MOMENTA, "momentum")):
+        of_momentum = {"momentum": momentum} if momentum else {}
+        for nesterov in (False, True) if momentum else (False,):
+            settings = {"optimizer": "SGD", **of_momentum, **({"nesterov": True} if nesterov else {})}
+            of_gradient = {DECAY_OF: "the gradient"} if momentum else {}  # otherwise, both are the same
+            yield Row(settings | of_gradient, _sgd(momentum, nesterov, coupled=True))
+            if momentum:
+                yield Row({**settings, DECAY_OF: "the weight"}, _sgd(momentum, nesterov, coupled=False))
+        if momentum:
+            settings = {"optimizer": "SGD", **of_momentum, "the momentum sums": "updates"}
+            yield Row(settings, _sgd_of_updates(momentum))
+    epsilons, decays = constants(EPSILONS, "eps"), constants(DECAYS, "weight_decay")
+    alphas = (*constants(ALPHAS, "alpha"), 1.0)
+    for alpha, eps, in_root, initial in itertools.product(alphas, epsilons, (False, True), (0.0, 1.0)):
+        settings = {"optimizer": "Adagrad"} if alpha == 1 else {"optimizer": "RMSprop", "alpha": alpha}
+        settings |= {"eps": eps, **({"eps in the square root": True} if in_root else {})}
+        yield Row(settings | ({"initial squares": initial} if initial else {}), _rmsprop(alpha, eps, in_root, initial))
+    for betas, place, eps in itertools.product(constants(BETAS, "betas"), PLACES, epsilons):
+        correction = {BIAS_CORRECTION: "as in Adam", PLACE_OF_EPS: place} if place else {}
+        settings = {"optimizer": "Adam", "betas": betas, "eps": eps, **correction}
+        yield Row({**settings, DECAY_OF: "the weight"}, _adam(betas, eps, place, None))
+        for decay in decays:
+            yield Row({**settings, DECAY: decay, DECAY_OF: "the gradient"}, _adam(betas, eps, place, decay))
+
+
+# -- fitting
+
+
+def recipes(
+    steps: Sequence[Step], recorded: Iterable[Mapping[str, object]] = (), *, unit: float = 2.0**-24
+) -> list[Recipe]:
+    """Return the recipes that explain all updates of a run, the simplest first.
+
+    Args:
+        steps: The steps of the run from its first one on, in float64. All steps have the same names.
+        recorded: Settings of the run's optimizers, if they are known. Their constants are tried beside the usual ones.
+        unit: The rounding error of the weights' dtype.
+
+    Returns:
+        The recipes that fit. An empty list means that no row explains the updates.
+    """
+    samples = [_sampled(step) for step in steps]
+    found = (_fit(row, samples, unit) for row in rows(recorded))
+    return sorted((each for each in found if each), key=lambda recipe: len(recipe.settings))
+
+
+def _sampled(step: Step) -> list[Sample]:
+    """Return for each tensor some elements of (gradient, weight, update), in the order of the names."""
+    names = sorted(step.updates)
+    every = ([tensors[name].ravel() for tensors in step] for name in names)
+    return [
+        tuple(each[:: max(1, len(each) // MOST_ELEMENTS)] for each in three)  # type: ignore[misc]
+        for three in every
+    ]
+
+
+def _fit(row: Row, samples: Sequence[Sequence[Sample]], unit: float) -> Recipe | None:
+    tensors = [row.directions(_history(of_tensor)) for of_tensor in zip(*samples, strict=True)]
+    rates, decays = [], []
+    for step in samples:
+        fit = _fit_step([next(each) for each in tensors], step, unit)
+        if fit is None:
+            return None
+        rates.append(fit[0])
+        decays.append(fit[1])
+    decay = _decay(decays)
+    settings = {key: value for key, value in row.settings.items() if key != DECAY_OF or decay or DECAY in row.settings}
+    return Recipe({**settings, **decay}, rates)
+
+
+def _history(samples: Sequence[Sample]) -> History:
+    before: Float64s = np.zeros(())
+    for gradient, weight, update in samples:
+        yield gradient, weight, before
+        before = update
+
+
+def _fit_step(directions: Sequence[Direction], step: Sequence[Sample], unit: float) -> tuple[float, list[float]] | None:
+    """Return the rate, and the decay of each tensor, or None if they do not explain the updates.
+
+    They minimize the squared differences, in units of what rounding allows for each element. Each decay belongs to one
+    tensor, so it can be eliminated.
+    """
+    tensors = []
+    for each, (_, weight, update) in zip(directions, step, strict=True):
+        allowed = _allowed(weight, update, unit)
+        decayed = None if each.weight is None else each.weight / allowed
+        tensors.append((each.gradient / allowed, decayed, (update - each.carried) / allowed))
+    top = bottom = 0.0
+    for gradient, decayed, target in tensors:
+        across = _across(gradient, decayed)
+        top, bottom = top - float(across @ target), bottom + float(across @ across)
+    if not bottom:
+        return None if any(target.any() for _, _, target in tensors) else (math.nan, [0.0] * len(tensors))
+    rate, decays = top / bottom, []
+    for gradient, decayed, target in tensors:
+        rest, decay = target + rate * gradient, 0.0
+        if decayed is not None and decayed.any() and not (np.abs(rest) <= 1).all():
+            decay = -float(rest @ decayed) / float(decayed @ decayed)
+            rest = rest + decay * decayed
+        if not (np.abs(rest) <= 1).all():
+            return None
+        decays.append(decay / rate if rate else math.nan)
+    return rate, decays
+
+
+def _allowed(weight: Float64s, update: Float64s, unit: float) -> Float64s:
+    """Return by how much rounding can change each element of the update."""
+    largest = float(np.abs(update).max(initial=0.0))
+    allowed = unit * (2 * (np.abs(weight) + np.abs(update)) + ROUNDING * largest)
+    return np.where(allowed > 0, allowed, 1.0)
+
+
+def _across(vector: Float64s, other: Float64s | None) -> Float64s:
+    """Return the part of the vector that is orthogonal to `other`."""
+    if other is None or not (square := float(other @ other)):
+        return vector
+    return vector - float(vector @ other) / square * other
+
+
+def _decay(decays: Sequence[Sequence[float]]) -> dict[str, object]:
+    """Rounding hides a small decay in some steps, so the largest one counts."""
+    largest = [float(f"{max(of_tensor, key=abs):.3g}") for of_tensor in zip(*decays, strict=True)]
+    if not any(largest):
+        return {}
+    shown = sorted({each for each in largest if each})
+    some = {"undecayed tensors": largest.count(0.0)} if 0.0 in largest else {}
+    return {DECAY: shown[0] if len(shown) == 1 else tuple(shown), **some}
+
+
+# -- comparing
+
+
+class Difference(NamedTuple):
+    setting: str
+    old: object
+    """None if the setting is switched off."""
+
+    new: object
+
+
+def differences(old: Sequence[Recipe], new: Sequence[Recipe]) -> list[Difference]:
+    """Return the settings in which the two most similar recipes of two runs differ, with the learning rate last."""
+    pairs = (_settings_differ(a, b) for a, b in itertools.product(old, new))
+    return min(pairs, key=len, default=[])
+
+
+def _settings_differ(old: Recipe, new: Recipe) -> list[Difference]:
+    names = dict.fromkeys([*old.settings, *new.settings])
+    if old.settings.get("optimizer") != new.settings.get("optimizer"):
+        # the constants of different optimizers have nothing to do with each other
+        names = dict.fromkeys(name for name in names if name in ("optimizer", DECAY))
+    names = dict.fromkeys(
+        name
+        for name in names
+        if (other := BELONGS_TO.get(name)) is None or (other in old.settings and other in new.settings)
+    )
+    pairs = [Difference(name, old.settings.get(name), new.settings.get(name)) for name in names]
+    rates = Difference("learning rate", _rates(old), _rates(new))
+    same_rates = all(
+        math.isclose(a, b, rel_tol=SAME_RATE) or math.isnan(a + b) for a, b in zip(old.rates, new.rates, strict=False)
+    )
+    return [each for each in pairs if each.old != each.new] + ([] if same_rates else [rates])
+
+
+def _rates(recipe: Recipe) -> float | tuple[float, ...]:
+    rates = [float(f"{each:.5g}") for each in recipe.rates]
+    return rates[0] if len(set(rates)) == 1 else tuple(rates)
