@@ -106,9 +106,6 @@ class ClipUse:
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""
 
-    is_replaced: bool = False
-    """Whether the trainer's clip is off, and unified_clip clips in the same file."""
-
     is_set_outside: bool = False
     """Whether a trainer such as LightningCLI reads the threshold from a file or the command line."""
 
@@ -146,10 +143,6 @@ class ClipUse:
     @property
     def is_own(self) -> bool:
         return self.format == OWN or self.clip.partition(".")[0] == OWN
-
-    @property
-    def is_callback(self) -> bool:
-        return self.clip.endswith(".ClipCallback")
 
 
 @dataclass

@@ -150,8 +150,8 @@ def _native(
     code = module.code(written) if written is not None else ""
     use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, code=code)
     if site.verdict == "left":
-        off = use(ClipConfig(rule="none"), is_replaced=is_replaced)
-        return _under_deepspeed(module, off) if site.rule == OFF else None
+        is_off = site.rule == OFF and not is_replaced
+        return _under_deepspeed(module, use(ClipConfig(rule="none"))) if is_off else None
     if function is not None and function.replacement in MEASURES:
         return None
     if function is not None and function.kind == "program" and _passes_class(module, call):
