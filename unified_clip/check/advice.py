@@ -59,8 +59,6 @@ SENTENCES = {
     "own": "Use {clip} instead of this file.",
     "change": "Change the clip to match {clip}, or add the clip to check.ignore with a reason.",
     "keep": "To keep this clip, add it to check.ignore with a reason.",
-    "unused": "If a clip was deleted, restore the clip. Otherwise, remove this line. If other code reads {name}, also "
-    "check that code.",
     "declare": "If your own code reads this key, add to {clip}, with the rule by which your code clips. The check then "
     "compares the value. If the code does not clip with a value such as 0, also list that value in off, as in off = "
     "[0].",
@@ -95,8 +93,6 @@ class Advisor:
         return by_code or self._say("change")
 
     def edit_of_unknown(self, use: ClipUse) -> str:
-        if use.unused:
-            return self._say("unused", name=use.unused)
         if use.why_unknown == ONE_PER_GROUP:
             return self._approval(use)
         if not use.package:

@@ -64,7 +64,8 @@ def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
 class ClipUse:
     """A clip in a file, or a trainer's file whose clip is set in another file.
 
-    Exactly one of the fields `config`, `why_unknown` and `set_elsewhere` is set.
+    Exactly one of the fields `config`, `why_unknown` and `set_elsewhere` is set. A file of `check.each` that trains
+    without a clip has the rule "none" and a reason.
     """
 
     path: Path
@@ -80,9 +81,6 @@ class ClipUse:
     why_unknown: str = ""
     rule: ClipConfig | None = None
     """The settings of a clip with an unknown threshold. `rule.threshold` is only a placeholder."""
-
-    unclipped: bool = False
-    """Whether the code certainly trains without a clip."""
 
     is_setting: bool = False
     """Whether this `ClipUse` is not a clip, but a setting that a clip in another place reads."""
@@ -123,9 +121,6 @@ class ClipUse:
 
     package: str = ""
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
-
-    unused: str = ""
-    """The name of a setting or configuration that no code reads. Otherwise ''."""
 
     users: tuple[Path, ...] = ()
     """The other checked files that import the clip's configuration."""

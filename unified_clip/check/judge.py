@@ -18,16 +18,9 @@ from ..config.schema import DEFAULT_FAMILY, is_off
 from .advice import Advisor
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
-from .rules import patterns
 
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
-ENTRY = """[[check.ignore]]
-path = "{glob}"
-clip = "{clip}"
-rule = "none"
-reason = "..."
-"""
 
 
 class Judge:
@@ -44,8 +37,6 @@ class Judge:
         Without a finding, the result is "same" or "near".
         """
         advisor = Advisor(self._exported(use), self._file, nearest=nearest)
-        if use.unclipped:
-            return ("same", None) if is_off(self.config) else ("missing", self._unclipped(use, advisor))
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
@@ -88,12 +79,6 @@ class Judge:
         accepted = "none" if largest == math.inf else f"{largest:g} or more, or none"
         difference = Difference(about="second threshold", found=str(threshold), wanted=accepted)
         return self._finding(again, "drift", does, edit, [difference], does)
-
-    def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
-        glob = patterns.relative(use.path, self._file.resolve().parent)
-        entry = ENTRY.format(glob=glob, clip=use.clip)
-        edit = f"{advisor.edit_of_unknown(use)}\nOr, if no clip is needed, add to {self._file.name}:\n{entry}"
-        return self._finding(use, "missing", use.why_unknown, edit)
 
     def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
         family = family_difference(config, self.config)

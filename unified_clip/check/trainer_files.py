@@ -49,8 +49,8 @@ GLOB = "**/{file}"
 """In a text, the place of a pattern for check.formats. `read` puts the name of the file there."""
 
 TARGET = (
-    "The file names code that clips, such as a ClipCallback, and the check does not read its arguments. Create the clip "
-    "in Python, or add the clip to check.ignore with a reason."
+    "The file names code that clips, such as a ClipCallback, and the check does not read its arguments. Create the "
+    "clip in Python, or add the clip to check.ignore with a reason."
 )
 CREATES = ("_target_", "class_path")
 """The keys by which Hydra and LightningCLI name a class or function."""

@@ -93,7 +93,7 @@ def read(
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
     """Leave out calls that only measure a norm (threshold inf), if another clip in the file is on."""
-    known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
+    known = [use for use in uses if use.config is not None and not is_off(use.config)]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
 
