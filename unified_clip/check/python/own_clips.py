@@ -203,9 +203,8 @@ def _own(module: Module, name: str, node: ast.expr) -> ClipUse | None:
             return use(why_unknown=CHANGED.format(code=ast.unparse(call)))
         if (function := _own_functions().get(last)) is None:
             return None
-        passed = dict(zip(positional_parameters(last), call.args, strict=False))
-        passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        settings = _settings(module, function, passed)
+        passed = clip_calls.passed_arguments(call, positional_parameters(last))
+        settings = clip_calls.rule_settings(module, function.rule, function.family, passed)
         rule = ClipConfig(**settings, threshold=1.0)
         config = ClipConfig(**settings, **_threshold(module, call, function, passed))
         clip_calls.check(module, call, config.rule, function.kind)
@@ -257,17 +256,6 @@ def _names(module: Module, node: ast.expr, depth: int = 0) -> list[str]:
             raise UnknownValueError(node)
     inner = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
     return [text for each in inner for text in _names(module, each, depth + 1)]
-
-
-def _settings(module: Module, function: OwnFunction, passed: Mapping[str, ast.expr]) -> dict[str, Any]:
-    settings: dict[str, Any] = {"rule": function.rule}
-    if function.rule != "value":
-        settings["family"] = function.family
-    if "norm_type" in passed:
-        settings["norm_type"] = constant(module, passed["norm_type"])
-    if "error_if_nonfinite" in passed and constant(module, passed["error_if_nonfinite"]):
-        settings["nonfinite"] = "raise"
-    return settings
 
 
 def _threshold(module: Module, call: ast.Call, function: OwnFunction, passed: Mapping[str, ast.expr]) -> dict[str, Any]:

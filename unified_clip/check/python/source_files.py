@@ -32,8 +32,8 @@ from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
 from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse
 from ..rules.settings import name_of
-from . import clip_calls, engine_methods, notebooks, own_clips
-from .engine_methods import calls_at
+from . import clip_calls, notebooks, own_clips
+from .clip_calls import calls_at
 from .own_clips import NOT_CALLED
 
 MEASURES = ("get_total_norm", "global_norm")
@@ -143,7 +143,7 @@ def _native(
     project: Project, module: Module, site: PortedClip, call: ast.Call | None, is_replaced: bool
 ) -> ClipUse | None:
     function = clip_function(site.name)
-    method = engine_methods.of_call(module, call) if function is None else None
+    method = clip_calls.engine_method(module, call) if function is None else None
     package = method.package if method else _package(site.name)
     assert module.path is not None
     written = call or next(calls_at(module, site.line, site.column), None)
@@ -166,7 +166,8 @@ def _native(
         return use(why_unknown=AUTO)
     if not threshold:
         try:
-            meaning = meaning or engine_methods.meaning(module, call)
+            if meaning is None and call is not None and method is not None:
+                meaning = clip_calls.meaning_of_method(module, call, method)
             if not (meaning and meaning.threshold):
                 config = meaning.config if meaning else None
                 return _with_settings(site, module, call, function, config, use)
