@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packaging.version import Version
-
 from ..config.clip_config import ClipConfig
 from ..config.documents import Document
 
@@ -114,7 +112,6 @@ class ClipUse:
     document: Document | None = None
     """The parsed configuration of a trainer."""
 
-    version: Version | None = None
     engine: str = ""
     engine_file: str = ""
     """The file with the settings of an engine, which decide whether the clip has an effect. Otherwise ''."""

@@ -36,11 +36,11 @@ class Judge:
 
         Without a finding, the result is "same" or "near".
         """
-        advisor = Advisor(self._exported(use), self._file, nearest=nearest)
+        advisor = Advisor(self._exported(use), self._file)
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
-            return "unknown", self._finding(use, "unknown", use.why_unknown, advisor.edit_of_unknown(use))
+            return "unknown", self._finding(use, "unknown", use.why_unknown, advisor.edit(use))
         family = family_difference(use.config, self.config)
         if use.config.not_finite:
             place = f"{shown(use.path)}:{use.line}"
@@ -90,7 +90,8 @@ class Judge:
             does = f"{why.format(file=self._file.name)} {does}"
             settings = ", ".join(each.about for each in differences)
             effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
-        edit = advisor.edit(replace(use, config=config), differences, is_near=family is not None)
+        is_threshold = [each.about for each in differences] == ["threshold"]
+        edit = advisor.edit(replace(use, config=config), is_near=family is not None, only_threshold=is_threshold)
         return self._finding(use, "drift", does, edit, differences, effect)
 
     def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:

@@ -169,9 +169,9 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         why = why.replace(f" {placement.BY_CODE}", "")  # the edit of the finding already has this advice
         line = LINE.search(why)
         place_of_error = int(line[1]) if line else 1
-        return replace(use, line=place_of_error, why_unknown=why, values=values, version=version, engine="")
+        return replace(use, line=place_of_error, why_unknown=why, values=values, engine="")
     is_default = bool(unset) or not place
-    return replace(use, config=config, by_default=is_default, has_key=bool(place), version=version)
+    return replace(use, config=config, by_default=is_default, has_key=bool(place))
 
 
 def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
