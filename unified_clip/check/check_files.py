@@ -150,7 +150,7 @@ def _judge_all(
         return cast("Result", finding.kind)
 
     for use in file_uses.uses:
-        result, finding = judge.judge(use, nearest=nearest or patterns.matches_use(rules.nearest, use, root))
+        result, finding = judge.judge(use, nearest=nearest or patterns.first_match(rules.nearest, use.path, root) != "")
         result = add(use, finding) if finding is not None else result
         judged.unverified += [use] if result == "ignored" and not ignoring.shows_clip(rules.ignore, use, root) else []
         judged.clips.append(clip_result(use, result))
