@@ -19,12 +19,7 @@ from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
 from ..port.ported_clip import SET_OUTSIDE
 from ..source.project import Project
-from . import (
-    callback_files,
-    command_lines,
-    files_to_check,
-    trainer_files,
-)
+from . import command_lines, files_to_check, trainer_files
 from .clip_use import ARGUMENT_FORMATS, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
@@ -155,7 +150,7 @@ def _judge_all(
         return cast("Result", finding.kind)
 
     for use in file_uses.uses:
-        result, finding = judge.judge(use, nearest=nearest or patterns.matches_use(rules.nearest, use, root))
+        result, finding = judge.judge(use, nearest=nearest or patterns.first_match(rules.nearest, use.path, root) != "")
         result = add(use, finding) if finding is not None else result
         judged.unverified += [use] if result == "ignored" and not ignoring.shows_clip(rules.ignore, use, root) else []
         judged.clips.append(clip_result(use, result))
@@ -180,7 +175,7 @@ def _read(
         elif path.suffix.lower() != NOTEBOOK and (
             (format_ := _declared(path, rules, root)) or trainer_files.may_be_configuration(path)
         ):
-            uses = _without_replaced(callback_files.with_callbacks(path, trainer_files.read(path, format_)))
+            uses = trainer_files.read(path, format_)
             _add_configuration(path, uses, file_uses)
             is_of_trainer = any(use.format or use.clip == "configuration" for use in uses)
             if path.suffix.lower() not in SOURCES and (command_lines.is_shell(path) or not is_of_trainer):
@@ -193,8 +188,7 @@ def _read(
     file_uses.notes += _notes_on_other_files(file_uses)
     uses = source_files.read(project, sources, advance, configurations)
     uses += _settings(project, sources, others, uses, file_uses.uses, configurations, root)
-    uses = _without_replaced(list(notebooks.with_cells(uses)))
-    uses = list(_without_passed(uses, file_uses, project, root))
+    uses = list(_without_passed(list(notebooks.with_cells(uses)), file_uses, project, root))
     file_uses.uses = file_uses.uses + uses
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
@@ -296,9 +290,7 @@ def _line(use: ClipUse) -> str:
 def _files_of_trainer(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: bool) -> list[ClipUse]:
     """Return the clips in files of the same trainer near a script. A script with Hydra can also read `conf/**`."""
     format_ = ARGUMENT_FORMATS.get(use.package)
-    of_trainer = [
-        each for each in uses if each.format == format_ != "" or (each.is_callback and each.config is not None)
-    ]
+    of_trainer = [each for each in uses if each.format == format_ != ""]
     near = [each for each in of_trainer if patterns.is_near(each.path, use.path, root)]
     if near or not is_hydra:
         return near
@@ -306,11 +298,7 @@ def _files_of_trainer(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_h
 
 
 def _sets_clip(use: ClipUse) -> bool:
-    return use.has_key or use.is_callback or (use.config is not None and is_off(use.config))
-
-
-def _without_replaced(uses: Sequence[ClipUse]) -> list[ClipUse]:
-    return [use for use in uses if not use.is_replaced]
+    return use.has_key or (use.config is not None and is_off(use.config))
 
 
 def _leave_to_trainer(file_uses: FoundClips) -> None:

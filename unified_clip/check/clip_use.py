@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packaging.version import Version
-
 from ..config.clip_config import ClipConfig
 from ..config.documents import Document
 
@@ -64,7 +62,8 @@ def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
 class ClipUse:
     """A clip in a file, or a trainer's file whose clip is set in another file.
 
-    Exactly one of the fields `config`, `why_unknown` and `set_elsewhere` is set.
+    Exactly one of the fields `config`, `why_unknown` and `set_elsewhere` is set. A file of `check.each` that trains
+    without a clip has the rule "none" and a reason.
     """
 
     path: Path
@@ -80,9 +79,6 @@ class ClipUse:
     why_unknown: str = ""
     rule: ClipConfig | None = None
     """The settings of a clip with an unknown threshold. `rule.threshold` is only a placeholder."""
-
-    unclipped: bool = False
-    """Whether the code certainly trains without a clip."""
 
     is_setting: bool = False
     """Whether this `ClipUse` is not a clip, but a setting that a clip in another place reads."""
@@ -106,9 +102,6 @@ class ClipUse:
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""
 
-    is_replaced: bool = False
-    """Whether the trainer's clip is off, and unified_clip clips in the same file."""
-
     is_set_outside: bool = False
     """Whether a trainer such as LightningCLI reads the threshold from a file or the command line."""
 
@@ -119,16 +112,12 @@ class ClipUse:
     document: Document | None = None
     """The parsed configuration of a trainer."""
 
-    version: Version | None = None
     engine: str = ""
     engine_file: str = ""
     """The file with the settings of an engine, which decide whether the clip has an effect. Otherwise ''."""
 
     package: str = ""
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
-
-    unused: str = ""
-    """The name of a setting or configuration that no code reads. Otherwise ''."""
 
     users: tuple[Path, ...] = ()
     """The other checked files that import the clip's configuration."""
@@ -146,10 +135,6 @@ class ClipUse:
     @property
     def is_own(self) -> bool:
         return self.format == OWN or self.clip.partition(".")[0] == OWN
-
-    @property
-    def is_callback(self) -> bool:
-        return self.clip.endswith(".ClipCallback")
 
 
 @dataclass

@@ -49,16 +49,11 @@ def has_shebang(path: Path) -> bool:
 
 
 def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield (path of keys, text) for each string, and for each list of strings, joined by spaces.
-
-    A Kubernetes variable such as {name: A, value: "1"} becomes the text A=1.
-    """
+    """Yield (path of keys, text) for each string, and for each list of strings, joined by spaces."""
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         data = " ".join(data)
     if isinstance(data, str):
         yield path, data
-    if isinstance(data, dict) and {type(data.get("name")), type(data.get("value"))} == {str}:
-        yield path, f"{data['name']}={data['value']}"
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         yield from texts(value, (*path, key))

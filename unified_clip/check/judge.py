@@ -18,16 +18,9 @@ from ..config.schema import DEFAULT_FAMILY, is_off
 from .advice import Advisor
 from .clip_use import ARGUMENT_FORMATS, ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
-from .rules import patterns
 
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
-ENTRY = """[[check.ignore]]
-path = "{glob}"
-clip = "{clip}"
-rule = "none"
-reason = "..."
-"""
 
 
 class Judge:
@@ -43,13 +36,11 @@ class Judge:
 
         Without a finding, the result is "same" or "near".
         """
-        advisor = Advisor(self._exported(use), self._file, nearest=nearest)
-        if use.unclipped:
-            return ("same", None) if is_off(self.config) else ("missing", self._unclipped(use, advisor))
+        advisor = Advisor(self._exported(use), self._file)
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
-            return "unknown", self._finding(use, "unknown", use.why_unknown, advisor.edit_of_unknown(use))
+            return "unknown", self._finding(use, "unknown", use.why_unknown, advisor.edit(use))
         family = family_difference(use.config, self.config)
         if use.config.not_finite:
             place = f"{shown(use.path)}:{use.line}"
@@ -89,12 +80,6 @@ class Judge:
         difference = Difference(about="second threshold", found=str(threshold), wanted=accepted)
         return self._finding(again, "drift", does, edit, [difference], does)
 
-    def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
-        glob = patterns.relative(use.path, self._file.resolve().parent)
-        entry = ENTRY.format(glob=glob, clip=use.clip)
-        edit = f"{advisor.edit_of_unknown(use)}\nOr, if no clip is needed, add to {self._file.name}:\n{entry}"
-        return self._finding(use, "missing", use.why_unknown, edit)
-
     def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
         family = family_difference(config, self.config)
         does = " ".join(describe.sentences(config))
@@ -105,7 +90,8 @@ class Judge:
             does = f"{why.format(file=self._file.name)} {does}"
             settings = ", ".join(each.about for each in differences)
             effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
-        edit = advisor.edit(replace(use, config=config), differences, is_near=family is not None)
+        is_threshold = [each.about for each in differences] == ["threshold"]
+        edit = advisor.edit(replace(use, config=config), is_near=family is not None, only_threshold=is_threshold)
         return self._finding(use, "drift", does, edit, differences, effect)
 
     def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:

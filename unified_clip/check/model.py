@@ -118,8 +118,6 @@ class Counts(ReportModel):
     clips: int
     """The number of clips in trainers' configurations and Python files, including clips of unknown effect."""
 
-    """The number of base files, from which other configurations inherit."""
-
     unread: int
     """The number of files that the check did not read, for example because a file is too large. Each unread file gets a
     finding, or a note if the file mentions no clip."""

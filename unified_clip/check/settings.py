@@ -13,7 +13,7 @@ from .._kit import atomic_files
 from ..config.documents import DOCUMENT_KINDS, Document, Key, script_options
 from ..errors import ConfigError
 from ..source.constants import constant, followed
-from ..source.module import MAX_ALIASES, Module
+from ..source.module import Module
 from ..source.project import Project
 from ..source.tree import last_name
 from . import command_lines
@@ -43,13 +43,12 @@ REPEATED = re.compile(
 """Matches an option that the same command repeats later. The command uses only the last value."""
 
 RUN_TIME = ("$", "{", "%")
-RUN_TIME_WORD = "${...}"
 
 REMOVED = "removed"
 """The value of an override such as `~clip_grad_norm`, which removes a key."""
 
 PROGRAMS = re.compile(
-    r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen|getoutput)|(shlex\.)?split"
+    r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen|getoutput)|.*\bsplit"
 )
 """Matches functions that take a command line."""
 
@@ -114,10 +113,6 @@ def _of_file(project: Project, path: Path, is_wanted: Callable[[Sequence[str]], 
         if (module := project.readable(path)) is None:
             return
         yield from _in_python(module)
-        for node, text in _command_texts(module):
-            if "--" in text or MAY_BE_CLIP.search(text):
-                line, column = module.position(node)
-                yield from (each._replace(line=line, column=column) for each in in_commands(text))
         if suffix == NOTEBOOK:
             yield from in_commands(notebooks.commands(path))
     elif command_lines.is_shell(path):
@@ -125,11 +120,24 @@ def _of_file(project: Project, path: Path, is_wanted: Callable[[Sequence[str]], 
     elif suffix in DOCUMENT_KINDS:
         document = parsed(path)
         yield from _in_document(document, document.data, is_wanted)
-        for keys, text in command_lines.texts(document.data):
-            for each in in_commands(text):
-                yield each._replace(line=document.line(keys) or 1) if is_wanted(each.path) else each
     else:
         yield from _in_text(path)
+
+
+def command_texts(project: Project, path: Path) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yield (place, text) for the strings and lists of strings, outside of scripts, that can be command lines."""
+    suffix = path.suffix.lower()
+    if suffix in DOCUMENT_KINDS:
+        document = parsed(path)
+        yield from (((document.line(keys) or 1, 1), text) for keys, text in command_lines.texts(document.data))
+    elif suffix in SOURCES and (module := project.readable(path)) is not None:
+        for node in module.nodes:
+            parts: list[ast.expr] = [node] if isinstance(node, ast.List | ast.Tuple) else []
+            if isinstance(node, ast.Call) and PROGRAMS.fullmatch(ast.unparse(node.func)):
+                parts = [node.func, *(followed(module, each) for each in node.args)]
+            if parts and not any(isinstance(part, ast.List | ast.Tuple) and part is not node for part in parts):
+                words = (each.value for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant))
+                yield module.position(node), " ".join(word for word in words if isinstance(word, str))
 
 
 def _in_text(path: Path) -> Iterator[Setting]:
@@ -256,35 +264,6 @@ def _set_by_text(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], as
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 owner = re.findall(r"\w+", ast.unparse(call.args[0])) if call.args[:1] != [name] else []
                 yield call, (*owner, *name.value.split(".")), value
-
-
-def _command_texts(module: Module) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (node, command line) for lists of words and calls such as `os.system(...)`."""
-    for node in module.nodes:
-        match node:
-            case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                words = [_text_of(module, part) for part in parts]
-                yield node, " ".join(word if " " not in word else RUN_TIME_WORD for word in words)
-            case ast.Call(func=ast.Attribute(value=value, attr="split"), args=[] | [ast.Constant(value=None | " ")]):
-                yield node, _text_of(module, value)
-            case ast.Call(func=function, args=[argument, *_]) if PROGRAMS.fullmatch(module.dotted(function)):
-                yield node, _text_of(module, argument)
-
-
-def _text_of(module: Module, node: ast.expr, depth: int = 0) -> str:
-    """Return a string in which `${...}` stands for each part that only a run knows."""
-    match followed(module, node):
-        case ast.Constant(value=str(text)):
-            return text
-        case _ if depth > MAX_ALIASES:
-            return RUN_TIME_WORD
-        case ast.JoinedStr(values=parts):
-            return "".join(_text_of(module, part, depth + 1) for part in parts)
-        case ast.BinOp(op=ast.Add(), left=left, right=right):
-            return _text_of(module, left, depth + 1) + _text_of(module, right, depth + 1)
-        case ast.BinOp(op=ast.Mod(), left=text) | ast.Call(func=ast.Attribute(value=text, attr="format")):
-            return _text_of(module, text, depth + 1)
-    return RUN_TIME_WORD
 
 
 def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:

@@ -21,6 +21,7 @@ from ..config.formats import convert, placement
 from ..config.formats.base import SetElsewhereError, naming_advice
 from ..config.formats.convert import Candidate
 from ..config.formats.python_source import PythonFormat
+from ..config.schema import is_off
 from ..errors import ConfigError
 from ..port.catalog import clip_function
 from . import command_lines
@@ -37,6 +38,8 @@ CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
 
 MISPLACED = "UC105"
 
+CALLBACK = "ClipCallback"
+
 LINE = re.compile(r", line (\d+)")
 
 JSON_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -46,9 +49,12 @@ GLOB = "**/{file}"
 """In a text, the place of a pattern for check.formats. `read` puts the name of the file there."""
 
 TARGET = (
-    "Hydra calls this function, which clips. The check does not read the arguments of the function. Compare the "
-    "clip with the clip configuration by hand."
+    "The file names code that clips, such as a ClipCallback, and the check does not read its arguments. Create the "
+    "clip in Python, or add the clip to check.ignore with a reason."
 )
+CREATES = ("_target_", "class_path")
+"""The keys by which Hydra and LightningCLI name a class or function."""
+
 NO_TRAINER = ("checkpointing_steps", "with_tracking")
 """Scripts with these arguments call Accelerate instead of Trainer."""
 
@@ -98,7 +104,10 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
         names = [use.format for use in uses]
         advice = f'In check.formats, set "{GLOB}" to the right format, such as "{names[0]}".'
         return [_unknown(path, "configuration", f"The format of the file is unclear: {' or '.join(names)}. {advice}")]
-    return uses[:1]
+    (document, config), clips = (uses[0].document, uses[0].config), uses[:1]
+    if document is None or (config is not None and is_off(config)):
+        return clips
+    return [*clips, *_targets(path, document)]
 
 
 def check_rules(clip: Path, rules: CheckRules) -> None:
@@ -160,9 +169,9 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         why = why.replace(f" {placement.BY_CODE}", "")  # the edit of the finding already has this advice
         line = LINE.search(why)
         place_of_error = int(line[1]) if line else 1
-        return replace(use, line=place_of_error, why_unknown=why, values=values, version=version, engine="")
+        return replace(use, line=place_of_error, why_unknown=why, values=values, engine="")
     is_default = bool(unset) or not place
-    return replace(use, config=config, by_default=is_default, has_key=bool(place), version=version)
+    return replace(use, config=config, by_default=is_default, has_key=bool(place))
 
 
 def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
@@ -217,7 +226,7 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
     return [
         ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=TARGET)
         for keys, text in command_lines.texts(document.data)
-        if keys[-1:] == ("_target_",) and clip_function(text) is not None
+        if keys[-1:] and keys[-1] in CREATES and (clip_function(text) is not None or text.endswith(CALLBACK))
     ]
 
 

@@ -81,6 +81,21 @@ class ClassCheck:
 
 
 @dataclass(frozen=True, eq=False, config=ROW)
+class EngineMethod:
+    """A method of a training engine that clips by PyTorch's rules, such as Accelerate's `clip_grad_norm_`."""
+
+    name: str
+    package: str
+    parameters: Sequence[str]
+    limits: Mapping[str, str]
+    classes: Sequence[str] = ()
+    variable: str = ""
+    inside: str = ""
+    mode: str = ""
+    raises: bool = False
+
+
+@dataclass(frozen=True, eq=False, config=ROW)
 class TrainerSetting:
     """An argument that switches a trainer's clipping on, such as `max_grad_norm=`."""
 
@@ -140,6 +155,12 @@ def clip_functions() -> dict[str, ClipFunction]:
 def class_checks() -> tuple[ClassCheck, ...]:
     file = "functions.toml"
     return tuple(_rows(file, "class_check", ClassCheck, _tables(file)["class_check"]))
+
+
+@functools.cache
+def engine_methods() -> tuple[EngineMethod, ...]:
+    file = "functions.toml"
+    return tuple(_rows(file, "method", EngineMethod, _tables(file)["method"]))
 
 
 def clip_function(full_name: str) -> ClipFunction | None:

@@ -197,7 +197,7 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
     assert status == 1
     assert "eps: 0; wanted: 1e-06" in out
     assert (
-        "To accept a difference of only the family or the eps, pass --nearest, or add this file to check.nearest.\n"
+        "To accept a difference of only the family or the eps, pass --nearest, or add the file to check.nearest.\n"
         in out
     )
     assert "\n    Or to clip by clip.toml: " in out
@@ -211,5 +211,5 @@ def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
 
 def test_findings_that_differ_only_in_the_path_of_their_entry_are_printed_once(check: Check) -> None:
     text = output.as_text(check({f"{name}.py": "grad_clip = 1.0\nscale(grads, grad_clip)\n" for name in "abc"}))
-    assert text.count("[[check.key]]") == 1
+    assert text.count("declare the key in check.key") == 1
     assert "  also at: b.py:1:1, c.py:1:1\n" in text

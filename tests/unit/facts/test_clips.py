@@ -27,6 +27,7 @@ MODULES = {"torch": "torch", "tf": "tensorflow", "paddle": "paddle", "optax": "o
         (clips.ClipFunction, FUNCTION | {"alias": []}, r"a\.toml, rows\.0\.alias: Unexpected keyword argument"),
         (clips.ClipFunction, FUNCTION | {"kind": "method"}, r"rows\.0\.kind: Input should be '', 'in place'"),
         (clips.ClipFunction, {"name": "a.clip", "kind": "in place"}, r"rows\.0\.framework: Field required"),
+        (clips.EngineMethod, {"name": "clip", "package": "a", "parameters": []}, r"rows\.0\.limits: Field required"),
         (clips.TrainerSetting, ARGUMENT | {"off": "0"}, r"rows\.0\.off: Input should be '', 'None', "),
         (clips.TrainerSetting, ARGUMENT | {"default": 1.0}, r"rows\.0\.default: Input should be a valid string"),
     ],

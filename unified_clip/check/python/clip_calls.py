@@ -1,17 +1,21 @@
-"""Find clip calls whose syntax shows that they clip nothing, or not all gradients by one norm."""
+"""Read the arguments of clip calls, and find calls that clip nothing, or not all gradients by one norm."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from ...config.clip_config import ClipConfig
 from ...errors import ConfigError
+from ...facts.clips import EngineMethod, engine_methods
 from ...port.catalog import ClipFunction
+from ...port.ported_clip import Meaning
 from ...source import unused_result
-from ...source.constants import followed
+from ...source.constants import constant, followed
 from ...source.module import Module
-from ...source.tree import last_name, shortened
+from ...source.tree import is_name, last_name, shortened
 from ..clip_use import ACCELERATE_CLIP, THRESHOLD
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
@@ -32,6 +36,78 @@ GRADIENTS = (
     "The call passes gradients, {gradients}, to a function that expects parameters. Gradients have no .grad, so the "
     "call clips nothing. Pass the parameters."
 )
+
+
+def calls_at(module: Module, line: int, column: int) -> Iterator[ast.Call]:
+    """Yield the calls that start at a place, or whose function or keyword argument starts there."""
+    for call in module.calls:
+        places: list[ast.expr | ast.keyword] = [call, call.func, *call.keywords]
+        if any(each.lineno == line and module.position(each) == (line, column) for each in places):
+            yield call
+
+
+def passed_arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]:
+    passed = dict(zip(parameters, call.args, strict=False))
+    return passed | {keyword.arg or "**": keyword.value for keyword in call.keywords}
+
+
+def rule_settings(
+    module: Module, rule: str, family: str, passed: Mapping[str, ast.expr], *, raises: bool = False
+) -> dict[str, Any]:
+    """Return the settings of a call besides the threshold. Raise ConfigError if only a run knows them.
+
+    raises: Whether the function raises by default if the norm is not finite.
+    """
+    if rule == "value":
+        return {"rule": rule}
+    settings: dict[str, Any] = {"rule": rule, "family": family}
+    values = {name: constant(module, passed[name]) for name in ("norm_type", "error_if_nonfinite") if name in passed}
+    if "norm_type" in values:
+        settings["norm_type"] = values["norm_type"]
+    if values.get("error_if_nonfinite", raises):
+        settings["nonfinite"] = "raise"
+    return settings
+
+
+def engine_method(module: Module, call: ast.Call | None) -> EngineMethod | None:
+    """Return the method of a training engine that a call such as `accelerator.clip_grad_norm_(...)` calls."""
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return None
+    methods = [each for each in engine_methods() if each.name == call.func.attr]
+    return next((each for each in methods if _has_method(module, call.func.value, each)), None)
+
+
+def _has_method(module: Module, owner: ast.expr, method: EngineMethod) -> bool:
+    if method.inside:
+        function = module.enclosing_definition(owner)
+        return is_name(owner, "self") and function is not None and function.name == method.inside
+    if method.variable and last_name(owner) == method.variable:
+        return True
+    binding = module.binding(owner)
+    made = [each.func for each in binding.values or [] if isinstance(each, ast.Call)]
+    parameters = [each.node.annotation for each in binding.assignments if isinstance(each.node, ast.arg)]
+    return any(module.dotted(each) in method.classes for each in (*made, *parameters) if each is not None)
+
+
+def meaning_of_method(module: Module, call: ast.Call, method: EngineMethod) -> Meaning | None:
+    """Return the effect of a call of a method, or None if it passes no threshold, or more than one.
+
+    Raise ConfigError if an argument besides the threshold is only known at run time.
+    """
+    passed = passed_arguments(call, method.parameters)
+    limits = [name for name in method.limits if name in passed and not is_name(passed[name], "None")]
+    others = passed.keys() - {"parameters", "module", "optimizer", *method.limits}
+    values = {name: constant(module, passed[name]) for name in others}
+    if len(limits) != 1 or any(isinstance(each, ast.Starred) for each in call.args):
+        return None
+    threshold, unknown = 1.0, ""
+    try:
+        threshold = constant(module, passed[limits[0]])
+    except ConfigError:
+        unknown = ast.unparse(passed[limits[0]])
+    rule = "value" if values.get(method.mode) == "value" else method.limits[limits[0]]
+    settings = rule_settings(module, rule, "pytorch", passed, raises=method.raises)
+    return Meaning(ClipConfig(**settings, threshold=threshold), unknown)
 
 
 def check(module: Module, call: ast.Call, rule: str, kind: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -17,11 +17,12 @@ from ...port.catalog import FRAMEWORKS, clip_functions, positional_parameters
 from ...source.constants import constant, followed
 from ...source.module import MAX_ALIASES, Module
 from ...source.project import Project
-from ...source.tree import Target, is_name, last_name
+from ...source.tree import Target, is_name, last_name, method_of
 from ..clip_use import OWN, ClipUse
 from . import clip_calls
 
-SAME = ("pathlib.Path", "str", "os.path.abspath")
+PATHS = ("pathlib", "os")
+"""The packages of the functions in a path, such as `Path`."""
 
 LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
@@ -31,7 +32,6 @@ METHODS = {
 """The methods of a `ClipConfig` that clip, and what `clip_calls.check` has to know about them."""
 
 COPIES = ("model_copy", "copy", "replace")
-"""Methods of pydantic models, and copy.replace: they return a copy, with other settings if they get arguments."""
 
 CHANGED = (
     "{code} may set or change settings of a clip configuration, so the effect of that configuration is unknown. Write "
@@ -52,13 +52,9 @@ HIDDEN = (
     "the file uses."
 )
 STARRED = "The arguments of {call} are only known at run time. Pass each argument by name: {names}."
-NO_FILE = (
-    "Cannot find the file of {call} in the directory of this source or a parent directory. Correct the path, and pass "
-    "it as the first argument."
-)
-RUN_TIME_PATH = (
-    "{part} is only known at run time, so the file of {call} is unknown. Write a path relative to the source, "
-    'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or add the clip to check.ignore with a reason.'
+UNKNOWN_FILE = (
+    "The file of {call} is unknown. Write its name in the path, as in ClipConfig.load(Path(__file__).parent / "
+    '"clip.toml"). Exactly one file of this name must be in the folder of this source and the folders above.'
 )
 
 
@@ -89,23 +85,26 @@ class OwnClips(NamedTuple):
 
 def read(project: Project, paths: Sequence[Path]) -> OwnClips:
     """Return the clips of unified_clip in Python files."""
-    found, calls = OwnClips([], set()), list[ClipUse]()
     mentioning = (path for path in paths if OWN.encode() in project.read(path))
-    for module in filter(None, map(project.readable, mentioning)):
-        for node, use in _uses(module):
-            reads = list(_reads(project, module, node)) if use.config is not None and not use.call else []
-            for reader, read in reads:
-                if (called := _clip_call(reader, read)) is not None:
-                    clip = _of_call(reader, *called, use.config)
-                    found.calls.add((clip.path, clip.line, clip.column))
-                    calls += [clip] if clip.why_unknown else []
-            users = {reader.path for reader, _ in reads if reader is not module and reader.path}
-            use = replace(use, users=tuple(sorted(users)))
-            found.uses.append(use if use.call or reads else _unread(module, node, use))
-    return OwnClips([*found.uses, *calls], found.calls)
+    modules = list(filter(None, map(project.readable, mentioning)))
+    uses = {node: use for module in modules for node, use in _uses(module)}
+    users: dict[ast.AST, set[Path]] = {}
+    calls: list[ClipUse] = []
+    for module, read, creation in _reads(project, modules, uses):
+        assert module.path is not None
+        if read is not creation:
+            users.setdefault(creation, set()).add(module.path)
+        if (called := _clip_call(module, read)) is not None:
+            calls.append(_of_call(module, *called, uses[creation].config))
+    own = [
+        replace(use, users=tuple(sorted(users[node] - {use.path}))) if node in users else _unread(project, node, use)
+        for node, use in uses.items()
+    ]
+    places = {(use.path, use.line, use.column) for use in calls}
+    return OwnClips([*own, *(use for use in calls if use.why_unknown)], places)
 
 
-def _uses(module: Module) -> Iterator[tuple[ast.expr | None, ClipUse]]:
+def _uses(module: Module) -> Iterator[tuple[ast.AST, ClipUse]]:
     """Yield (node, clip). If `import *` or `getattr` hides which functions a file uses, yield one unknown clip."""
     assert module.path is not None
     is_hidden = any(star.partition(".")[0] == OWN for star in module.stars) or any(
@@ -113,67 +112,63 @@ def _uses(module: Module) -> Iterator[tuple[ast.expr | None, ClipUse]]:
         for call in module.calls
     )
     if is_hidden:
-        yield None, ClipUse(module.path, 1, 1, OWN, why_unknown=HIDDEN, package=OWN)
+        yield module.tree, ClipUse(module.path, 1, 1, OWN, why_unknown=HIDDEN, package=OWN)
         return
     for node in module.nodes:
         if isinstance(node, Target) and isinstance(node.ctx, ast.Load):
             package, _, name = module.full_name(node).partition(".")
             if package == OWN and name and (use := _own(module, name, node)) is not None:
-                yield node, use
+                yield (node if use.why_unknown else module.parents[node]), use
 
 
-def _reads(project: Project, module: Module, node: ast.AST | None) -> Iterator[tuple[Module, ast.expr]]:
-    """Yield the reads of the variables that hold a `ClipConfig` or an object made from it, also in other files."""
-    waiting = [(module, target) for target in _targets(module, node)]
-    seen = set[ast.AST]()
-    while waiting:
-        module, target = waiting.pop()
-        if target in seen:
-            continue
-        seen.add(target)
-        reads = [(module, read) for read in module.binding(target).reads]
-        if isinstance(target, ast.Name) and module.scope(target) is module.scopes.top:
-            reads += _reads_elsewhere(project, module, target)
-        for reader, read in reads:
-            yield reader, read  # type: ignore[misc]
-            called = _clip_call(reader, read)
-            if called is None or called[1].startswith("as_"):
-                waiting += [(reader, each) for each in _targets(reader, read)]
+def _reads(
+    project: Project, modules: Sequence[Module], uses: Mapping[ast.AST, ClipUse]
+) -> Iterator[tuple[Module, ast.expr, ast.AST]]:
+    """Yield (module, read, creation) for each expression that gives a `ClipConfig`: its creation, and each read of a
+    variable that holds it, also in other files."""
+    made = {node for node, use in uses.items() if use.config is not None and not use.call}
+    names = {(last_name(node), module) for module in modules for node in module.nodes if _holds(module, node, made)}
+    others = [other for name, module in names for other in project.mentioning(name, module)]
+    for module in dict.fromkeys([*modules, *others]):
+        yield from ((module, node, node) for node in module.calls if node in made)
+        loads = (node for node in module.nodes if isinstance(node, Target) and isinstance(node.ctx, ast.Load))
+        for node in loads:
+            if (creation := _creation(project, module, node)) in made:
+                yield module, node, creation
 
 
-def _targets(module: Module, node: ast.AST | None) -> list[ast.expr]:
-    """Return the names and attributes to which the statement of an expression assigns a value."""
-    statement = module.statement(node) if node is not None else None
-    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    inner = [each for target in targets for each in getattr(target, "elts", [target])]
-    return [each for each in inner if isinstance(each, Target) and isinstance(each.ctx, ast.Store)]
+def _holds(module: Module, node: ast.AST, made: Container[ast.AST]) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and module.bound_value(node).value in made
 
 
-def _reads_elsewhere(project: Project, module: Module, target: ast.Name) -> Iterator[tuple[Module, ast.AST]]:
-    for other in project.mentioning(target.id, module):
-        for node in other.nodes if other is not module else ():
-            if isinstance(node, Target) and other.full_name(node).rpartition(".")[2] == target.id:
-                found = project.definition(other, node)
-                if found is not None and found.node is target:
-                    yield other, node
+def _creation(project: Project, module: Module, node: ast.expr, depth: int = 0) -> ast.expr | None:
+    """Return the expression that creates the object of a variable, such as `ClipConfig.load(...)`, also before
+    `.clipper()`."""
+    found = project.definition(module, node)
+    value = found.module.bound_value(found.node).value if found is not None else followed(module, node)
+    if depth < MAX_ALIASES and isinstance(value, ast.Call) and method_of(value) == "clipper":
+        assert isinstance(value.func, ast.Attribute)
+        return _creation(project, found.module if found is not None else module, value.func.value, depth + 1)
+    return value
 
 
-def _unread(module: Module, node: ast.AST | None, use: ClipUse) -> ClipUse:
-    """Mark a `ClipConfig` that no code reads. Code elsewhere can read an attribute, such as `self.clip`."""
-    names = [target.id for target in _targets(module, node) if isinstance(target, ast.Name)]
-    if use.config is None or not names:
-        return use
-    return replace(use, config=None, why_unknown=UNREAD.format(name=names[0]), unused=names[0])
+def _unread(project: Project, creation: ast.AST, use: ClipUse) -> ClipUse:
+    """Mark a `ClipConfig` in a variable that no code reads."""
+    targets = getattr(project.module(use.path).parents.get(creation), "targets", [])
+    is_unread = use.config is not None and not use.call and [type(each) for each in targets] == [ast.Name]
+    return replace(use, config=None, why_unknown=UNREAD.format(name=targets[0].id)) if is_unread else use
 
 
 def _clip_call(module: Module, read: ast.AST) -> tuple[ast.Call, str] | None:
     """Return (call, method) if code clips with a `ClipConfig`, or copies it with other settings."""
+    argument = module.argument(read)
+    if argument is not None and module.dotted(argument[0].func) == "copy.replace":
+        return argument[0], "replace"
     method = getattr(module.parents[read], "attr", "__call__")
     call = module.method_call(read) if method != "__call__" else module.call_of(read)
-    outer = module.argument(read)
-    if outer is not None and module.dotted(outer[0].func) == "copy.replace":
-        call, method = outer[0], "copy"
-    return (call, method) if call is not None and (method in METHODS or _is_changed(call)) else None
+    if call is None or not (method in METHODS or (method in COPIES and (call.args or call.keywords))):
+        return None
+    return call, method
 
 
 def _of_call(module: Module, call: ast.Call, method: str, config: ClipConfig | None) -> ClipUse:
@@ -200,27 +195,22 @@ def _own(module: Module, name: str, node: ast.expr) -> ClipUse | None:
     if not isinstance(call, ast.Call) or call.func is not node:
         is_passed_on = not isinstance(call, ast.Attribute | ast.Compare | ast.Expr)
         return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
+    rule: ClipConfig | None = None
     try:
         if (config := _created(module, call, name)) is not None:
-            copy = module.method_call(call)
-            return (
-                use(why_unknown=CHANGED.format(code=ast.unparse(copy))) if copy and _is_changed(copy) else use(config)
-            )
+            return use(config)
         if name.startswith("ClipConfig.") and not name.startswith("ClipConfig.model_json_"):
             return use(why_unknown=CHANGED.format(code=ast.unparse(call)))
-        if last in _own_functions():
-            config = _config(module, call, last, _threshold(module, call, last))
-            clip_calls.check(module, call, config.rule, _own_functions()[last].kind)
-            limits = _own_functions()[last].limits
-            return use(config, call=clip_calls.with_threshold_slot(call, positional_parameters(last), limits))
+        if (function := _own_functions().get(last)) is None:
+            return None
+        passed = clip_calls.passed_arguments(call, positional_parameters(last))
+        settings = clip_calls.rule_settings(module, function.rule, function.family, passed)
+        rule = ClipConfig(**settings, threshold=1.0)
+        config = ClipConfig(**settings, **_threshold(module, call, function, passed))
+        clip_calls.check(module, call, config.rule, function.kind)
+        return use(config, call=clip_calls.with_threshold_slot(call, positional_parameters(last), function.limits))
     except ConfigError as error:
-        return use(why_unknown=str(error), rule=_rule(module, call, last))
-    return None
-
-
-def _is_changed(call: ast.Call) -> bool:
-    """Return whether a call copies a configuration with other settings."""
-    return last_name(call.func) in COPIES and bool(call.args or call.keywords)
+        return use(why_unknown=str(error), rule=rule)
 
 
 def _created(module: Module, call: ast.Call, name: str) -> ClipConfig | None:
@@ -240,71 +230,35 @@ def arguments(module: Module, call: ast.Call, names: Sequence[str]) -> dict[str,
     return {name: constant(module, value) for name, value in passed.items()}
 
 
-def _rule(module: Module, call: ast.Call, name: str) -> ClipConfig | None:
-    if name not in _own_functions():
-        return None
-    with contextlib.suppress(ConfigError):
-        return _config(module, call, name, {"threshold": 1.0})
-    return None
-
-
 def _file(module: Module, call: ast.Call) -> Path:
-    """Return the file that a call reads. A relative path is searched in the folders of and above the source."""
+    """Return the file that a call reads: the only one to which the names in its path lead, from the folder of the
+    source or a folder above."""
     passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
-    code = ast.unparse(call)
-    try:
-        name = _path(module, passed[0]) if passed else Path()
-    except UnknownValueError as unknown:
-        raise ConfigError(RUN_TIME_PATH.format(call=code, part=unknown)) from None
-    folders = module.path.absolute().parents if module.path else ()
-    file = next((folder / name for folder in folders if (folder / name).is_file()), None)
-    if file is None:
-        raise ConfigError(NO_FILE.format(call=code))
-    return file
+    files: list[Path] = []
+    with contextlib.suppress(UnknownValueError):
+        names = _names(module, passed[0]) if passed else []
+        folders = module.path.absolute().parents if module.path is not None and names else ()
+        files = [file for folder in folders if (file := folder.joinpath(*names)).is_file()]
+    if len(files) != 1:
+        raise ConfigError(UNKNOWN_FILE.format(call=ast.unparse(call)))
+    return files[0]
 
 
-def _path(module: Module, node: ast.expr, depth: int = 0) -> Path:
-    """Return the path of a literal, or of code such as `Path(__file__).parent / "clip.toml"`."""
+def _names(module: Module, node: ast.expr, depth: int = 0) -> list[str]:
+    """Return the names in a path, such as "clip.toml" for `Path(__file__).parent / "clip.toml"`."""
     node = followed(module, node)
-    inner = partial(_path, module, depth=depth + 1)
-    if depth > MAX_ALIASES:
-        raise UnknownValueError(node)
     match node:
-        case ast.Name(id="__file__") if module.path is not None:
-            return module.path.absolute()
-        case ast.Constant(value=str(text)) if text:
-            return Path(text)
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            return inner(left) / inner(right)
-        case ast.Attribute(value=value, attr="parent"):
-            return inner(value).parent
-        case ast.Subscript(value=ast.Attribute(value=value, attr="parents"), slice=ast.Constant(value=int(index))):
-            with contextlib.suppress(IndexError):
-                return inner(value).parents[index]
-        case ast.Call(func=ast.Attribute(value=value, attr="resolve" | "absolute" as method), args=[]):
-            path = inner(value)
-            return path.resolve() if method == "resolve" and path.is_absolute() else path
-        case ast.Call(func=function, args=[argument]) if module.dotted(function) in SAME:
-            return inner(argument)
-        case ast.Call(func=function, args=[argument]) if module.dotted(function) == "os.path.dirname":
-            return inner(argument).parent
-        case ast.Call(func=function, args=[_, *_] as parts) if module.dotted(function) == "os.path.join":
-            return Path(*map(inner, parts))
-    raise UnknownValueError(node)
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.Name(id=name) if name != "__file__" and module.full_name(node).partition(".")[0] not in PATHS:
+            raise UnknownValueError(node)
+        case _ if depth > MAX_ALIASES:
+            raise UnknownValueError(node)
+    inner = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
+    return [text for each in inner for text in _names(module, each, depth + 1)]
 
 
-def _config(module: Module, call: ast.Call, name: str, threshold: dict[str, Any]) -> ClipConfig:
-    function, passed = _own_functions()[name], _passed(call, name)
-    settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
-    if "norm_type" in passed:
-        settings["norm_type"] = constant(module, passed["norm_type"])
-    if "error_if_nonfinite" in passed and constant(module, passed["error_if_nonfinite"]):
-        settings["nonfinite"] = "raise"
-    return ClipConfig(rule=function.rule, **settings, **threshold)
-
-
-def _threshold(module: Module, call: ast.Call, name: str) -> dict[str, Any]:
-    function, passed = _own_functions()[name], _passed(call, name)
+def _threshold(module: Module, call: ast.Call, function: OwnFunction, passed: Mapping[str, ast.expr]) -> dict[str, Any]:
     limits = [constant(module, passed[limit]) for limit in function.limits if limit in passed]
     if not limits:
         names = " and ".join(function.limits)
@@ -312,8 +266,3 @@ def _threshold(module: Module, call: ast.Call, name: str) -> dict[str, Any]:
     if len(limits) == 2 and limits[0] != -limits[1]:
         return dict(zip(("max", "min"), limits, strict=True))
     return {"threshold": limits[0]}
-
-
-def _passed(call: ast.Call, name: str) -> dict[str, ast.expr]:
-    passed = dict(zip(positional_parameters(name), call.args, strict=False))
-    return passed | {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}

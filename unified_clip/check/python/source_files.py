@@ -32,8 +32,8 @@ from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
 from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse
 from ..rules.settings import name_of
-from . import clip_calls, engine_methods, notebooks, own_clips
-from .engine_methods import calls_at
+from . import clip_calls, notebooks, own_clips
+from .clip_calls import calls_at
 from .own_clips import NOT_CALLED
 
 MEASURES = ("get_total_norm", "global_norm")
@@ -93,7 +93,7 @@ def read(
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
     """Leave out calls that only measure a norm (threshold inf), if another clip in the file is on."""
-    known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
+    known = [use for use in uses if use.config is not None and not is_off(use.config)]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
 
@@ -143,15 +143,15 @@ def _native(
     project: Project, module: Module, site: PortedClip, call: ast.Call | None, is_replaced: bool
 ) -> ClipUse | None:
     function = clip_function(site.name)
-    method = engine_methods.of_call(module, call) if function is None else None
+    method = clip_calls.engine_method(module, call) if function is None else None
     package = method.package if method else _package(site.name)
     assert module.path is not None
     written = call or next(calls_at(module, site.line, site.column), None)
     code = module.code(written) if written is not None else ""
     use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, code=code)
     if site.verdict == "left":
-        off = use(ClipConfig(rule="none"), is_replaced=is_replaced)
-        return _under_deepspeed(module, off) if site.rule == OFF else None
+        is_off = site.rule == OFF and not is_replaced
+        return _under_deepspeed(module, use(ClipConfig(rule="none"))) if is_off else None
     if function is not None and function.replacement in MEASURES:
         return None
     if function is not None and function.kind == "program" and _passes_class(module, call):
@@ -166,7 +166,8 @@ def _native(
         return use(why_unknown=AUTO)
     if not threshold:
         try:
-            meaning = meaning or engine_methods.meaning(module, call)
+            if meaning is None and call is not None and method is not None:
+                meaning = clip_calls.meaning_of_method(module, call, method)
             if not (meaning and meaning.threshold):
                 config = meaning.config if meaning else None
                 return _with_settings(site, module, call, function, config, use)

@@ -51,8 +51,6 @@ def applied(
 
 
 def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
-    if use.unused:
-        return False
     if use.config is not None:
         return not is_off(use.config)
     entries = [rules[index] for index in matching(rules, use, root)]
@@ -74,8 +72,6 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """
     if rule.threshold is None and rule.rule is None:
         return True
-    if use.unclipped:
-        return rule.rule == "none"
     if use.rule_of_any_threshold and rule.threshold is None:
         use = replace(use, config=ClipConfig(**{**use.rule_of_any_threshold.data(), "threshold": config.threshold}))
     if use.config is None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-
-from ..clip_use import ClipUse
 
 HERE = re.compile(r"^(\./+)+")
 
@@ -25,10 +23,6 @@ def matches(glob: str, path: Path, root: Path) -> bool:
 
 def first_match(globs: Iterable[str], path: Path, root: Path) -> str:
     return next((glob for glob in globs if matches(glob, path, root)), "")
-
-
-def matches_use(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
-    return any(matches(glob, use.path, root) for glob in globs)
 
 
 def relative(path: Path, root: Path) -> str:
@@ -49,12 +43,6 @@ def is_near(one: Path, other: Path, root: Path) -> bool:
 @cache
 def _real_folder(folder: str) -> str:
     return os.path.realpath(folder)
-
-
-def nearest(path: Path, others: Iterable[Path], root: Path) -> Path | None:
-    """Return the file that shares the most folders with `path`, or None if `is_near` is false for all."""
-    near = (other for other in others if is_near(path, other, root))
-    return max(near, key=lambda other: len(os.path.commonpath(map(os.path.realpath, (path, other)))), default=None)
 
 
 def as_regex(glob: str, star: str) -> re.Pattern[str]:

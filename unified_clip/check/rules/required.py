@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ...config.clip_config import ClipConfig
 from ...config.schema import is_off
 from ...port.catalog import setting_of
 from ...source.module import Module
@@ -46,7 +47,7 @@ CLIP_HERE = (
 
 NOT_COUNTED = (
     "These ignored clips do not satisfy the pattern: {places}. If the effect of a clip is unknown, its entry of "
-    "check.ignore needs a rule or a threshold. A setting that no code reads never satisfies a pattern."
+    "check.ignore needs a rule or a threshold."
 )
 
 
@@ -64,7 +65,7 @@ def check(
     others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]
     notes = [f"{shown(path)} has no clip. No clip is needed, since no trainer reads this path." for path in others]
     findings = [finding for path, finding in missing.items() if path not in others]
-    clipping = _files_of([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
+    clipping = _files_of([use for use in file_uses.uses if use not in ignored])
     root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -95,8 +96,7 @@ def each(
 
     A file reaches the clips in itself, and in the modules of the project that it imports.
     """
-    clips = [use for use in file_uses.uses if _is_clip(use) and not use.is_setting]
-    clipping = _files_of(clips)
+    clipping = _files_of([use for use in file_uses.uses if not use.is_setting])
     for file in files:
         glob = patterns.first_match(globs, file, root)
         module = project.readable(file) if glob and file.suffix.lower() in SOURCES else None
@@ -107,7 +107,7 @@ def each(
         if not reached & clipping:
             why = WITHOUT_CLIP.format(code=shortened(code.func))
             line = notebooks.line_of(file, code.lineno)
-            yield ClipUse(file, line, 1, f'check.each "{glob}"', why_unknown=why, unclipped=True)
+            yield ClipUse(file, line, 1, f'check.each "{glob}"', config=ClipConfig(rule="none"), why_unknown=why)
 
 
 def _training(module: Module) -> ast.Call | None:
@@ -121,10 +121,6 @@ def _training(module: Module) -> ast.Call | None:
         if (name in GRADIENTS and package not in OTHERS) or (name == "fit" and is_method and has_trainer):
             return call
     return None
-
-
-def _is_clip(use: ClipUse) -> bool:
-    return not (use.unused or use.unclipped)
 
 
 def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> str:
@@ -142,10 +138,8 @@ def _files_of(uses: Sequence[ClipUse]) -> set[str]:
 def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: FoundClips, ignored: Sequence[ClipUse]
 ) -> Iterator[tuple[Path, Finding]]:
-    reported = [use for use in file_uses.uses if use.unused and use not in ignored]
     off = [use for use in ignored if use.config is not None and is_off(use.config)]
-    clips = [use for use in file_uses.uses if _is_clip(use) and use not in off]
-    clipping = _files_of([*clips, *reported])
+    clipping = _files_of([use for use in file_uses.uses if use not in off])
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}

@@ -44,6 +44,10 @@ UNKNOWN_READER = (
     "A command line, a script or a variable sets this key, and the code that reads the key is unknown. Move the key to "
     "the trainer's configuration file, or add this file to check.ignore with a reason."
 )
+COMMAND_LINE = (
+    "The command line sets a clip, and the check reads command lines only in shell scripts. Move the command into a "
+    "script, or add the line to check.ignore with a reason."
+)
 MODE = re.compile(r"(?i)(grad(ient)?s?)?[-_]?clip(ping)?[-_]?(mode|type|method|algorithm|rule|by)")
 MODES = ("norm", "global_norm", "value", "agc", "adaptive")
 """The values of an option such as --clip-mode, which sets the rule of a clip and not its threshold."""
@@ -102,6 +106,10 @@ def named(
         elif has_number(setting.value) and not (setting.is_option or setting.command):
             others += [setting] if rule or (not is_known and _is_like_clip(setting)) else []
             of_clips += [setting] if rule else []
+    for (line, column), text in settings.command_texts(project, path):
+        for setting in settings.in_commands(text) if "--" in text or MAY_BE_CLIP.search(text) else ():
+            if _is_like_clip(setting) or _option(setting) in options:
+                yield _named(path, setting._replace(line=line, column=column), why_unknown=COMMAND_LINE)
     values = tuple(leaf for each in others for leaf in inner_values(each.value, each.name))
     if others:
         why = WHY if path.suffix.lower() in SOURCES else NO_FORMAT.replace(GLOB, GLOB.format(file=path.name))

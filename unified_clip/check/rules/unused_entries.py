@@ -44,12 +44,15 @@ def find(
     yield from _ignore(clip, rules, used, files, is_whole=is_whole)
     if not is_whole:
         return
-    for name in ("each", "nearest"):
-        for index, glob in enumerate(getattr(rules, name)):
+    for name, globs in (("each", rules.each), ("nearest", rules.nearest)):
+        for index, glob in enumerate(globs):
             if not any(patterns.matches(glob, file, root) for file in files):
                 why = f"No checked file matches {glob!r}."
                 yield _finding(clip, (name, index), f'{name} "{glob}"', why, patterns.advice(glob, root))
-    yield from _formats(clip, rules, files)
+    applied = {patterns.first_match(rules.formats, file, root) for file in files}
+    for glob in rules.formats.keys() - applied:
+        why = f"No checked file matches {glob!r}, or an earlier pattern of check.formats matches the same files."
+        yield _finding(clip, ("formats", glob), f'formats."{glob}"', why, patterns.advice(glob, root))
     yield from _keys(clip, rules, uses)
 
 
@@ -64,17 +67,6 @@ def _ignore(
             edit = patterns.advice(rule.path, root, "path or its clip" if rule.clip else "path")
             edit = edit if is_whole else f"If no other file needs the entry: {edit[0].lower()}{edit[1:]}"
             yield _finding(clip, ("ignore", index), f"ignore {index + 1}", why, edit)
-
-
-def _formats(clip: Path, rules: CheckRules, files: Sequence[Path]) -> Iterator[Finding]:
-    root = clip.resolve().parent
-    applied = {patterns.first_match(rules.formats, file, root) for file in files}
-    for glob in rules.formats.keys() - applied:
-        is_late = any(patterns.matches(glob, file, root) for file in files)
-        why = "An earlier pattern of check.formats matches every file that" if is_late else "No checked file"
-        edit = "Move this pattern before the earlier one, or remove this pattern."
-        edit = edit if is_late else patterns.advice(glob, root)
-        yield _finding(clip, ("formats", glob), f'formats."{glob}"', f"{why} matches {glob!r}.", edit)
 
 
 def _keys(file: Path, rules: CheckRules, uses: Sequence[ClipUse]) -> Iterator[Finding]:
