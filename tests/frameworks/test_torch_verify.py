@@ -204,7 +204,7 @@ def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: py
                 "old = [p.detach().clone() for p in net.parameters()]; optimizer.step(); "
                 "[p.data.lerp_(each, 0.5) for p, each in zip(net.parameters(), old)]",
             ),
-            "update of the new step is 0.5 times the update of the old step. The recorded settings are equal: amsgrad",
+            "new.py:step has learning rate 0.005. The recorded settings are equal: amsgrad",
         ),
     ],
 )
@@ -287,5 +287,7 @@ def test_missing_bias_correction_of_adam_is_named_beside_another_difference(
 def test_bias_correction_is_not_named_if_a_learning_rate_explains_the_only_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = verify_as_json(tmp_path, capsys, bert_adam("Unrecorded"), ADAM, "--steps", "1")
+    """With weight decay, the size of the decay shows the learning rate."""
+    old = bert_adam("Unrecorded", ", weight_decay=0.0")
+    data = verify_as_json(tmp_path, capsys, old, ADAM.replace("lr=0.01", "lr=0.01, weight_decay=0"), "--steps", "1")
     assert cause_kinds(data) == ["another learning rate"]

@@ -16,7 +16,7 @@ from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines, placement
 from ..config.formats.base import OwnFormat
 from ..errors import NotRepresentableError
-from .clip_use import ARGUMENT_FORMATS, THRESHOLD, ClipUse, shown
+from .clip_use import ARGUMENT_FORMATS, THRESHOLD, ClipUse, shown, with_threshold
 
 MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
 GRADIENTS = "clip(gradients)"
@@ -110,7 +110,7 @@ class Advisor:
         threshold = self._config.threshold
         if THRESHOLD not in use.call or use.config is None or not isinstance(threshold, float):
             return ""
-        changed = ClipConfig(**{**use.config.data(), "threshold": threshold})
+        changed = with_threshold(use.config, threshold)
         is_enough = family_difference(changed, self._config) is not None
         return use.call.replace(THRESHOLD, repr(threshold)) if is_enough else ""
 

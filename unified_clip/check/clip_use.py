@@ -123,7 +123,7 @@ class ClipUse:
     """The other checked files that import the clip's configuration."""
 
     code: str = ""
-    """The code of a call in Python, or ''."""
+    """The code of a call in Python, or all settings of a file that might be clips, or ''."""
 
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""
@@ -154,3 +154,9 @@ def shown(path: Path) -> str:
     """Return a path with "/" on all systems. If the file is below the working directory, the path is relative."""
     relative = os.path.relpath(path)
     return path.as_posix() if relative.startswith("..") else Path(relative).as_posix()
+
+
+def with_threshold(rule: ClipConfig, threshold: Any) -> ClipConfig:
+    """Return the clip with another threshold, which replaces the bounds of a clip by value."""
+    settings = {key: value for key, value in rule.data().items() if key not in ("min", "max")}
+    return ClipConfig(**{**settings, "threshold": threshold})

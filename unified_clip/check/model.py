@@ -49,7 +49,7 @@ class Finding(ReportModel):
     needs a clip, such as a path, a step or an optimizer. For "unused": the rule."""
 
     code: str = ""
-    """The code of a call in Python source. Otherwise ''."""
+    """The code of a call in Python source, or all settings of the file that might be clips. Otherwise ''."""
 
     does: str
     """For "drift": the effect of the clip. For "missing", "unknown" and "unused": the reason for the finding."""

@@ -26,6 +26,7 @@ ROUNDING = 64.0
 SAME_RATE = 1e-3
 """Rounding of the updates changes the rate by less."""
 
+RATE = "learning rate"
 BIAS_CORRECTION, PLACE_OF_EPS = "bias correction", "eps is added"
 DECAY, DECAY_OF = "weight decay", "the decay is added to"
 BELONGS_TO = {PLACE_OF_EPS: BIAS_CORRECTION, DECAY_OF: DECAY}
@@ -300,9 +301,22 @@ class Difference(NamedTuple):
 
 
 def differences(old: Sequence[Recipe], new: Sequence[Recipe]) -> list[Difference]:
-    """Return the settings in which the two most similar recipes of two runs differ, with the learning rate last."""
-    pairs = (_settings_differ(a, b) for a, b in itertools.product(old, new))
-    return min(pairs, key=len, default=[])
+    """Return the settings in which the two most similar recipes of two runs differ, with the learning rate last.
+
+    Learning rates that differ by another factor in each step count twice. Of recipes that are as similar, those with
+    constant learning rates are simpler.
+    """
+    pairs = ((_settings_differ(a, b), a.rates, b.rates) for a, b in itertools.product(old, new))
+    return min(pairs, key=_complexity, default=([], (), ()))[0]
+
+
+def _complexity(pair: tuple[Sequence[Difference], Sequence[float], Sequence[float]]) -> tuple[int, int, int]:
+    found, old, new = pair
+    rates = [each.setting == RATE for each in found]
+    factors = [b / a for a, b in zip(old, new, strict=False) if a and not math.isnan(a + b)]
+    is_schedule = any(rates) and not all(math.isclose(each, factors[0], rel_tol=SAME_RATE) for each in factors)
+    varying = sum(not all(math.isclose(each, run[0], rel_tol=SAME_RATE) for each in run[1:]) for run in (old, new))
+    return len(found) + is_schedule, len(found) - sum(rates), varying
 
 
 def _settings_differ(old: Recipe, new: Recipe) -> list[Difference]:
@@ -316,7 +330,7 @@ def _settings_differ(old: Recipe, new: Recipe) -> list[Difference]:
         if (other := BELONGS_TO.get(name)) is None or (other in old.settings and other in new.settings)
     )
     pairs = [Difference(name, old.settings.get(name), new.settings.get(name)) for name in names]
-    rates = Difference("learning rate", _rates(old), _rates(new))
+    rates = Difference(RATE, _rates(old), _rates(new))
     same_rates = all(
         math.isclose(a, b, rel_tol=SAME_RATE) or math.isnan(a + b) for a, b in zip(old.rates, new.rates, strict=False)
     )
@@ -324,5 +338,5 @@ def _settings_differ(old: Recipe, new: Recipe) -> list[Difference]:
 
 
 def _rates(recipe: Recipe) -> float | tuple[float, ...]:
-    rates = [float(f"{each:.5g}") for each in recipe.rates]
+    rates = [float(f"{each:.4g}") for each in recipe.rates]
     return rates[0] if len(set(rates)) == 1 else tuple(rates)

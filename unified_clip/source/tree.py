@@ -166,6 +166,13 @@ class SyntaxTree:
         return [node for node in self.nodes if isinstance(node, ast.Call)]
 
     @cached_property
+    def annotated(self) -> frozenset[tuple[int, int]]:
+        """The positions of the names in annotations of types."""
+        annotations = (getattr(node, name, None) for node in self.nodes for name in ("annotation", "returns"))
+        inner = (each for annotation in annotations if annotation is not None for each in ast.walk(annotation))
+        return frozenset(self.position(each) for each in inner if isinstance(each, ast.Name | ast.Attribute))
+
+    @cached_property
     def function_names(self) -> frozenset[str]:
         return frozenset(node.name for node in self.nodes if isinstance(node, Function))
 

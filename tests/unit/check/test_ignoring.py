@@ -8,6 +8,7 @@ from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Ch
 from unified_clip.check.output import as_text
 
 VALUE = "import torch\n\ntorch.nn.utils.clip_grad_value_(model.parameters(), {})\n"
+CLAMP = "import torch\n\ndef clip(p, limit):\n    p.grad.data.clamp_(min=-limit, max=limit)\n"
 LOADED = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("rl/clip.toml")\ngradients = clip(gradients)\n'
 MAXTEXT = "base_emb_dim: 1\ngradient_clipping_threshold: 0.1\n"
 
@@ -17,7 +18,7 @@ MAXTEXT = "base_emb_dim: 1\ngradient_clipping_threshold: 0.1\n"
     [
         ("threshold = 0.1", [TORCH % "0.1"], [TORCH % "0.2", TORCH % "1000.0", VALUE.format(0.1), TORCH % "args.norm"]),
         ('threshold = 0.1\nrule = "value"', [VALUE.format(0.1)], [VALUE.format(0.2), TORCH % "0.1"]),
-        ('rule = "value"', [VALUE.format(1.0)], [VALUE.format(0.2), TORCH % "0.1"]),
+        ('rule = "value"', [VALUE.format(1.0), CLAMP], [VALUE.format(0.2), TORCH % "0.1"]),
     ],
 )
 def test_an_entry_with_an_approved_effect_ignores_no_other(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import hashlib
 import math
 import re
 import sys
@@ -30,7 +31,7 @@ from ...source.module import Module, is_of_self
 from ...source.project import Project
 from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
-from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse
+from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, with_threshold
 from ..rules.settings import name_of
 from . import clip_calls, notebooks, own_clips
 from .clip_calls import calls_at
@@ -111,6 +112,7 @@ def _native_uses(
         calls.setdefault(module.position(call), []).append(call)
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
+    sites = [site for site in sites if (site.line, site.column) not in module.annotated]
     uses = [
         _native(project, module, site, _call_of(site, calls.get((site.line, site.column), [])), is_replaced)
         for site in sites
@@ -136,7 +138,9 @@ def _is_set_by_code(module: Module, use: ClipUse) -> bool:
 
 def _unreadable(file: UnreadableFile) -> ClipUse:
     line = LINE.search(file.reason)
-    return ClipUse(file.path, int(line[1]) if line else 1, 1, "Python source", why_unknown=file.reason)
+    digest = hashlib.sha256(file.path.read_bytes()).hexdigest()  # if the file changes, it is not accepted any more
+    place = (file.path, int(line[1]) if line else 1, 1, "Python source")
+    return ClipUse(*place, why_unknown=file.reason, code=f"sha256 {digest}")
 
 
 def _native(
@@ -212,6 +216,8 @@ def _with_settings(
         reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
         unknown = NOT_CALLED if call is None else RUN_TIME
         why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
+        if function is not None and _is_unpacked(call):
+            return _unpacked(function, use(why_unknown=why))
         if not _is_set_outside(site, call):
             return use(why_unknown=why)
         option = site.name.rpartition("(")[2].rstrip("=)")
@@ -257,7 +263,7 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
     if value.value <= 0:
         shown = defaults[0].name if defaults else code
         return replace(use, why_unknown=f"{use.why_unknown} The default of {shown} is {format_value(value.value)}.")
-    config = ClipConfig(**{**rule.data(), "threshold": float(value.value)})
+    config = with_threshold(rule, float(value.value))
     clip = f"{use.clip} by default: {defaults[0].name} is not passed" if defaults else use.clip
     origins = tuple((each.module.path, each.line) for each in value.origins if each.module.path)
     return replace(use, config=config, rule=None, why_unknown="", clip=clip, origins=origins)
@@ -326,10 +332,24 @@ def _has_groups(module: Module) -> bool:
 
 
 def _is_set_outside(site: PortedClip, call: ast.Call | None) -> bool:
-    is_unpacked = call is not None and (
+    return SET_OUTSIDE in site.reason and not _is_unpacked(call)
+
+
+def _is_unpacked(call: ast.Call | None) -> bool:
+    return call is not None and (
         any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)
     )
-    return SET_OUTSIDE in site.reason and not is_unpacked
+
+
+def _unpacked(function: ClipFunction, use: ClipUse) -> ClipUse:
+    """Return a clip that reads its threshold from a mapping, as in `clip_grad_norm_(parameters, **settings)`.
+
+    The key of the threshold has the name of the parameter.
+    """
+    if not function.rule or len(function.limits) != 1:
+        return use
+    rule = ClipConfig(rule=function.rule, family=function.family, threshold=1.0)
+    return replace(use, attribute=function.limits[0], rule=rule)
 
 
 def _package(name: str) -> str:

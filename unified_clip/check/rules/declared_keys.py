@@ -19,7 +19,7 @@ from ...config.documents import format_value
 from ...errors import ConfigError
 from ...source.project import Project
 from .. import settings
-from ..clip_use import ClipUse, FoundClips
+from ..clip_use import ClipUse, FoundClips, with_threshold
 from ..python import notebooks
 from ..settings import WORDS, Setting
 from . import patterns
@@ -69,7 +69,7 @@ def _by_its_rule(
         return use
     if not any(_last(each) in names and patterns.is_near(each.path, use.path, root) for each in compared):
         return use
-    return replace(use, config=ClipConfig(**{**rule.data(), "threshold": config.threshold}), why_unknown="")
+    return replace(use, config=with_threshold(rule, config.threshold), why_unknown="")
 
 
 def _place(use: ClipUse) -> tuple[Path, int, str]:

@@ -11,7 +11,7 @@ from ...config.check_rules import Ignore
 from ...config.clip_config import ClipConfig
 from ...config.families import family_difference
 from ...config.schema import is_off
-from ..clip_use import ClipUse
+from ..clip_use import ClipUse, with_threshold
 from ..model import Finding
 from . import patterns
 
@@ -73,7 +73,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     if rule.threshold is None and rule.rule is None:
         return True
     if use.rule_of_any_threshold and rule.threshold is None:
-        use = replace(use, config=ClipConfig(**{**use.rule_of_any_threshold.data(), "threshold": config.threshold}))
+        use = replace(use, config=with_threshold(use.rule_of_any_threshold, config.threshold))
     if use.config is None:
         return False
     if rule.rule == "none":

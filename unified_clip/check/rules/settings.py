@@ -20,7 +20,7 @@ from ...source.constants import followed
 from ...source.module import Module
 from ...source.project import Project
 from .. import settings
-from ..clip_use import ClipUse, NamedValue, inner_values
+from ..clip_use import ClipUse, NamedValue, inner_values, with_threshold
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
 from ..settings import REMOVED, Setting
 from ..trainer_files import GLOB, SOURCES, has_number
@@ -113,7 +113,9 @@ def named(
     values = tuple(leaf for each in others for leaf in inner_values(each.value, each.name))
     if others:
         why = WHY if path.suffix.lower() in SOURCES else NO_FORMAT.replace(GLOB, GLOB.format(file=path.name))
-        yield _named(path, others[0], why_unknown=MAY_BE_OFF if others[0] in of_clips else why, values=values)
+        why = MAY_BE_OFF if others[0] in of_clips else why
+        every = ", ".join(f"{each.name} = {format_value(each.value)}" for each in values)
+        yield _named(path, others[0], why_unknown=why, values=values, code=every)
 
 
 def _with_key_of_trainer(path: Path, setting: Setting) -> ClipUse | None:
@@ -155,14 +157,14 @@ def _rule(
         return None
     readers = _readers(project, setting, clips, near, sources)
     found = [use.rule or use.config for use in readers if is_like_clip or use.path in near]
-    placeholders = (ClipConfig(**{**rule.data(), "threshold": 1.0}) for rule in found if rule is not None)
+    placeholders = (with_threshold(rule, 1.0) for rule in found if rule is not None)
     rules = {rule.dumps("json"): rule for rule in placeholders}
     return next(iter(rules.values())) if len(rules) == 1 else None
 
 
 def _with_rule(path: Path, setting: Setting, rule: ClipConfig | None, *, replaces: bool) -> ClipUse | None:
     if rule is not None and is_number(setting.value) and 0 < setting.value <= sys.float_info.max:
-        config = ClipConfig(**{**rule.data(), "threshold": float(setting.value)})
+        config = with_threshold(rule, float(setting.value))
         option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
         return _named(path, setting, config=config, is_setting=True, option=option)
     if rule is not None and setting.changes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...causes.cause import Cause, names_text
-from ...recipes.updates import BIAS_CORRECTION, PLACE_OF_EPS, Step, differences, recipes
+from ...recipes.updates import BIAS_CORRECTION, PLACE_OF_EPS, RATE, Step, differences, recipes
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.step_differences import STAGES
 from ...tensors.arithmetic import FORMATS
@@ -74,12 +74,15 @@ def _other_rule(step: int, pairing: StepPairing, recordings: Sequence[Normalized
     if not found:
         return Cause("another optimizer", f"{sentence}. {advice_on_settings(recordings, step)}. {ALSO}")
     old_has, new_has = (", ".join(_shown(each.setting, each[side]) for each in found) for side in (1, 2))
-    is_rate = [each.setting for each in found] == ["learning rate"]
-    return Cause(
-        "another learning rate" if is_rate else "another optimizer",
+    pages = "".join(f". See {PAGES[each.setting]}" for each in found if each.setting in PAGES)
+    settings = (
         f"{sentence}. The updates show that the optimizer of {names[0]} has {old_has}, and that the optimizer of "
-        f"{names[1]} has {new_has}{''.join(f'. See {PAGES[each.setting]}' for each in found if each.setting in PAGES)}",
+        f"{names[1]} has {new_has}{pages}"
     )
+    if all(each.optimizer_steps_at(step) for each in recordings):  # with equal settings: others are in the recordings
+        return Cause("another optimizer", f"{settings}. {advice_on_settings(recordings, step)}")
+    is_rate = [each.setting for each in found] == [RATE]
+    return Cause("another learning rate" if is_rate else "another optimizer", settings)
 
 
 PAGES = {
