@@ -246,6 +246,9 @@ class Export(Table):
     none: str = ""
     """Since this version, there is no export for this reason."""
 
+    no_agc: str = ""
+    """Why adaptive gradient clipping is not exported, although it is read."""
+
 
 class Engine(Table):
     """An engine that clips, such as DeepSpeed."""
@@ -254,6 +257,22 @@ class Engine(Table):
     when: When = ()
     strategy: Paths = ()
     """The first of these keys that the file has is a strategy. It decides which engine clips."""
+
+
+class SecondClip(Table):
+    """An optimizer that clips by the global norm again, in its own step."""
+
+    optimizer: Path1
+    """The key with the name of the optimizer."""
+
+    named: str
+    """A part of the name, in lower case. An optimizer without a name has this name if the file sets `key`."""
+
+    key: Path1
+    """The threshold of this clip. null switches the clip off."""
+
+    default: float
+    note: str
 
 
 class Trainer(Table):
@@ -282,6 +301,10 @@ class Trainer(Table):
 
     instead_fails_under: str = ""
     """The engines under which `instead` does not work."""
+
+    second_clip: SecondClip | None = None
+    has_underscores: bool = False
+    """Whether the options in scripts are written with underscores here, as the keys in files are."""
 
     engine: Listed[Engine] = ()
     engine_file: str = ""

@@ -154,7 +154,19 @@ class Format(ABC):
 
         The threshold is None if the optimizer does not clip.
         """
-        return "", None
+        second, context = self.row.second_clip, self.context(document, only_shows=True)
+        if second is None:
+            return "", None
+        optimizer, threshold = (
+            context.value(key) if context.has(key) else None for key in (second.optimizer, second.key)
+        )
+        if not context.has(second.key):
+            threshold = second.default
+        elif not optimizer:
+            optimizer = second.named
+        names = map(str, optimizer if isinstance(optimizer, list) else [optimizer])  # one for each command of a script
+        name = next((name for name in names if second.named in name.lower()), "")
+        return name, None if not name or threshold in (None, "None") else threshold
 
     @abstractmethod
     def write(self, settings: Settings, version: Version) -> Any:

@@ -46,6 +46,9 @@ class RowFormat(Format):
             for note in result.notes:
                 names.setdefault(note, []).extend(map(str, section[-1:]))
         notes = [note.replace("{section}", enumeration(sections)) for note, sections in names.items()]
+        optimizer, threshold = self.second_clip(document)
+        if self.row.second_clip is not None and threshold is not None:
+            notes.insert(0, _said(self.row.second_clip.note, {"optimizer": optimizer, "threshold": str(threshold)}))
         by_default = any(result.by_default for result in results)
         return dataclasses.replace(results[0], notes=notes, by_default=by_default)
 
@@ -55,7 +58,7 @@ class RowFormat(Format):
             raise self.not_exported(export.none)
         ways = [way for way in self.row.clip if way.export and way.key and is_in_range(version, way.since, way.before)]
         if self.row.agc:
-            agc = exported_agc(self, settings, self.row.agc)
+            agc = exported_agc(self, settings, self.row.agc, refused=export.no_agc)
         rule = "agc" if agc else settings.rule
         way = next((each for each in ways if rule in rules_of(each)), ways[0])
         threshold = agc.clip_factor if agc else self._threshold(settings, ways, way)
@@ -109,14 +112,18 @@ class SourceFormat(RowFormat, OwnFormat):
 
 
 class ScriptFormat(RowFormat, OwnFormat):
-    """Also reads shell scripts. A script can set a nested key by an override, as in `optimization.clip_norm=1.0`."""
+    """Also reads shell scripts. A script can set a nested key by an override.
+
+    Examples are `optimization.clip_norm=1.0` and `--opt-kwargs eps=0.1 max_grad_norm=2`.
+    """
 
     def parse(self, text: str, name: str) -> Document:
-        document = script_options.parse(text, name)
+        document = script_options.parse(text, name, has_underscores=self.row.has_underscores)
         code, data, places = script_options.without_comments(text), dict(document.data), dict(document.places)
-        for table, *keys in self.clip_keys:
+        for table, *keys in (*self.clip_keys, *self.foreign_keys):
+            option = rf"--{re.sub('[-_]', '[-_]', table)}[\s\\=\"']+(?:\w+=\S+[\s\\]+)*?"
             for key in keys[:1]:
-                found = list(re.finditer(rf"(?<![\w.]){re.escape(f'{table}.{key}')}=(\S+)", code))
+                found = list(re.finditer(rf"(?<![\w.-])(?:{re.escape(table)}\.|{option}){re.escape(key)}=(\S+)", code))
                 values = script_options.parse(" ".join(f"--{key} {each[1]}" for each in found), name).data
                 if found:
                     data[table] = values
@@ -334,11 +341,15 @@ def agc_settings(clip_factor: float | None, convention: Convention) -> dict[str,
     return {"rule": "norm", "eps": 0.0, "adaptive": table}
 
 
-def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
-    """Return the AGC rule to export, or None for settings without AGC."""
+def exported_agc(
+    trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False, refused: str = ""
+) -> AGC | None:
+    """Return the AGC rule to export, or None for settings without AGC. `refused` is why AGC is not exported."""
     table = settings.adaptive
     if table is None or table.rule != "agc":
         return None
+    if refused:
+        raise trainer.not_exported(refused + trainer.in_python)
     rule: AGC = table.make()
     if problem := trainer.unsupported_keys(settings):
         raise trainer.not_exported(problem)
