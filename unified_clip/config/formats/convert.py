@@ -57,11 +57,10 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
         raise ConfigError(" ".join([str(error), *unlike]), error.code) from None
     placement.check_own_clip(document, trainer)
     imported = trainer.read(document, version)
-    inherited = placement.inherited(document, trainer, imported)
     versions: dict[str, Any] = {} if version is None else {"version": str(version)}
-    ignored = placement.ignored(document, trainer, unread, is_off=imported.settings["rule"] == "none")
+    about_keys = placement.notes(document, trainer, unread, imported)
     not_finite = [imported.not_finite] if imported.not_finite else []
-    notes = [*unlike, *inherited, *imported.notes, *not_finite, *ignored]
+    notes = [*unlike, *about_keys, *imported.notes, *not_finite]
     provenance = Provenance(format=trainer.name, file=document.name, notes=notes, **versions)
     origin = provenance.model_dump(exclude_unset=True)
     origin |= {"not_finite": imported.not_finite, "acts_as": imported.acts_as}
