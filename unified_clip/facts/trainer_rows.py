@@ -158,7 +158,6 @@ class Mode(Table):
     default: str = ""
     null_is_default: bool = False
     wrong: str = "{value} is not supported. Set {names}."
-    unset: str = ""
     ignores_case: bool = False
 
 
@@ -172,8 +171,6 @@ class Clip(Table):
 
     layout: str = ""
     when: When = ()
-    since: str = ""
-    before: str = ""
     key: Paths = ()
     """The first of these keys that the file has is the threshold. Without `key`, this way clips nothing."""
 
@@ -187,7 +184,6 @@ class Clip(Table):
     raises: Path1 = ()
     """If this key is true, training stops with an error if the norm is not finite."""
 
-    family: Family | None = None
     default: Default | Listed[DefaultOf] = "off"
     unset: str = ""
     """A note, or the error for the default "error", if the file does not set the threshold."""
@@ -236,7 +232,7 @@ class Export(Table):
 
     off: float | Literal["null", "nothing"] = 0.0
     nulls: bool = False
-    """Whether the keys of the other ways are written as null."""
+    """Whether the keys of the other ways are written as null. A base file could set them."""
 
     constants: dict[str, Any] = {}
     constants_off: dict[str, Any] = {}
@@ -335,9 +331,6 @@ class Trainer(Table):
     foreign_keys: Paths = ()
     """Clip keys that are not supported. Reading raises an error or returns a note for these keys."""
 
-    mode_keys: Words = frozenset()
-    """The names of the clip keys that set no threshold. Default: the keys in `by` and `norm_type_key`."""
-
     placeholder: str = "NAME"
     """What "*" in a clip key stands for."""
 
@@ -346,7 +339,6 @@ class Trainer(Table):
 
     family: Family = "pytorch"
     zero: Zero = "off"
-    norm_types: bool = False
     has_bounds: bool = False
     nonfinite: Listed[str] = ("family",)
     agc: Literal["", "timm", "optax", "composer"] = ""

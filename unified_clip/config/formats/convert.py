@@ -118,11 +118,13 @@ def write(
         problem = f"{trainer.title} is exported as {_in_words(kinds)}, not as {kind}."
         raise NotRepresentableError(f"{problem} Leave out --as, or change the suffix of the --out file.")
     exact_version = parse_version(version) or to_version or Version(trainer.newest)
+    notes: list[str] = []
     try:
-        return _written(trainer, config, exact_version, kind), []
+        data = trainer.write(config, exact_version)
     except OtherFamilyError as error:
         supported, notes = _with_family(config, error, nearest)
-    return _written(trainer, supported, exact_version, kind), notes
+        data = trainer.write(supported, exact_version)
+    return trainer.dump(data, kind or trainer.kinds[0]), notes
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
@@ -137,11 +139,6 @@ def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tu
     eps = FAMILIES[error.family, config.rule].eps
     rule = f"Exported with the trainer's family, {error.family!r} with eps = {eps:g}."
     return supported, [f"{rule} {difference.sentence}"]
-
-
-def _written(trainer: Format, config: Settings, version: Version, kind: str | None) -> str:
-    data = trainer.write(config, version)
-    return trainer.dump(data) if isinstance(trainer, OwnFormat) else documents.dump(data, kind or trainer.kinds[0])
 
 
 def parse_name(text: str) -> tuple[str, Version | None]:

@@ -56,7 +56,7 @@ class RowFormat(Format):
         export, agc = self.row.export, None
         if export.none_since and version >= Version(export.none_since):
             raise self.not_exported(export.none)
-        ways = [way for way in self.row.clip if way.export and way.key and is_in_range(version, way.since, way.before)]
+        ways = [way for way in self.row.clip if way.export and way.key]
         if self.row.agc:
             agc = exported_agc(self, settings, self.row.agc, refused=export.no_agc)
         rule = "agc" if agc else settings.rule
@@ -92,7 +92,6 @@ class RowFormat(Format):
         return self.export_threshold(
             settings,
             rules=[rule for rule in self.rules if rule in rules],
-            family=way.family,
             zero=way.zero,
             norm_types=bool(way.norm_type_key),
         )
@@ -162,7 +161,6 @@ class _Reading:
     def __init__(self, trainer: RowFormat, layout: Layout, context: Context) -> None:
         self.trainer, self.row, self.document, self.context = trainer, trainer.row, context.document, context
         ways = [way for way in self.row.clip if way.layout in ("", layout.name)]
-        ways = [way for way in ways if is_in_range(context.version, way.since, way.before)]
         self.keys = [key[-1] for way in ways for key in way.key[:1]]
         self.way = next((way for way in ways if context.holds(way.when)), Clip())
         keys = list(map(context.resolve, self.way.key))
@@ -250,7 +248,7 @@ class _Reading:
         raises = bool(way.raises) and self.document.get(*self.context.resolve(way.raises))
         if way.norm_type_key and rule != "value":
             norm_type = read_norm_type(self.document, self.context.resolve(way.norm_type_key))
-        settings = trainer.settings(rule, threshold, norm_type, way.family)
+        settings = trainer.settings(rule, threshold, norm_type)
         return {**settings, "nonfinite": "raise"} if raises and threshold is not None else settings
 
     def _rule(self) -> Any:
@@ -258,8 +256,6 @@ class _Reading:
         assert by is not None
         value = self.document.get(*keys)
         is_set = self.document.has(*keys) and not (value is None and by.null_is_default)
-        if by.unset and not is_set:
-            raise self.document.wrong(keys[:-1], by.unset)
         name = value if is_set else by.default
         name = str(name).lower() if by.ignores_case else name
         if not isinstance(name, str) or name not in by.rules:
