@@ -28,8 +28,8 @@ UNIFIED_CLIP = "unified_clip"
 NEAREST = "Or export with the trainer's family and eps: pass --nearest, or nearest=True in Python."
 
 WITHOUT_FORMAT = (
-    "easyr1", "funasr", "joeynmt", "litgpt", "mindformers", "olmo", "paddlespeech", "parallel_wavegan", "rllib",
-    "wenet",
+    "easyr1", "funasr", "joeynmt", "litgpt", "mindformers", "olmo", "opennmt", "paddlespeech", "parallel_wavegan",
+    "rllib", "wenet",
 )  # fmt: skip
 """Trainers that users may ask for by the name of a format, although there is none."""
 
@@ -145,9 +145,8 @@ def parse_name(text: str) -> tuple[str, Version | None]:
     name, at, version = text.partition("@")
     if name in WITHOUT_FORMAT:
         problem = f"unified_clip has no format for files of {name}."
-        raise ConfigError(
-            f"{problem} Write a clip configuration with the file's threshold: see docs/config.md.", "UC103"
-        )
+        advice = "Pass the file's key to unified-clip config import --key, or declare the key by an entry of check.key."
+        raise ConfigError(f"{problem} {advice}", "UC103")
     if name != UNIFIED_CLIP and name not in FORMATS:
         raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103")
     return name, parse_version(version) if at else None
