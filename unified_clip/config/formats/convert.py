@@ -28,8 +28,8 @@ UNIFIED_CLIP = "unified_clip"
 NEAREST = "Or export with the trainer's family and eps: pass --nearest, or nearest=True in Python."
 
 WITHOUT_FORMAT = (
-    "easyr1", "funasr", "joeynmt", "litgpt", "mindformers", "olmo", "opennmt", "paddlespeech", "parallel_wavegan",
-    "rllib", "wenet",
+    "easyr1", "funasr", "joeynmt", "litgpt", "mindformers", "olmo", "paddlespeech", "parallel_wavegan", "rllib",
+    "wenet",
 )  # fmt: skip
 """Trainers that users may ask for by the name of a format, although there is none."""
 
