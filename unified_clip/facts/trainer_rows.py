@@ -8,7 +8,6 @@ means the clip key, and "." means the section.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -108,10 +107,7 @@ class Test(Table):
         return self.among is None and not (self.like or self.differs or self.only or self.engine)
 
 
-When = Annotated[
-    tuple[Annotated[Test | tuple[Test, ...], BeforeValidator(_test)], ...],
-    BeforeValidator(lambda tests: tuple(map(_test, tests)) if isinstance(tests, list) else tests),
-]
+When = Listed[Annotated[Test | tuple[Test, ...], BeforeValidator(_test)]]
 """All these conditions hold. Of the conditions in an inner list, at least one holds."""
 
 
@@ -394,15 +390,3 @@ def _row(name: str, table: dict[str, Any]) -> Trainer:
         first = error.errors()[0]
         place = ".".join(str(key) for key in first["loc"])
         raise RowError(f"{name}.toml, {place}: {first['msg']}") from None
-
-
-def tests_of(table: Any) -> Iterator[Test]:
-    """Yield each condition in a row, also in its lists and tables."""
-    if isinstance(table, Test):
-        yield table
-    elif isinstance(table, tuple):
-        for value in table:
-            yield from tests_of(value)
-    elif isinstance(table, Table):
-        for name in type(table).model_fields:
-            yield from tests_of(getattr(table, name))

@@ -17,12 +17,12 @@ from packaging.version import InvalidVersion, Version
 from ..._api.groups import Nonfinite
 from ..._kit.static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
-from ...facts.trainer_rows import Clip, Layout, RowRule, Trainer, Zero, tests_of
+from ...facts.trainer_rows import Clip, Layout, RowRule, Trainer, Zero
 from .. import documents
 from ..documents import Document, Key, infinity
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 from . import engines
-from .conditions import ANY, TYPE, Context
+from .conditions import ANY, TYPE, Context, tests_of
 
 Path = tuple[Key, ...]
 

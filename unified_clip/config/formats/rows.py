@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from ..._kit.display import enumeration
 from ...adaptive.rules import AGC
-from ...facts.trainer_rows import Clip, Default, Layout, Note, NotFinite, Refusal, Test, tests_of, trainers
+from ...facts.trainer_rows import Clip, Default, Layout, Note, NotFinite, Refusal, Test, trainers
 from ..documents import Document, Key, infinity, python_text, script_options
 from ..schema import DEFAULT_FAMILY, FAMILIES, Settings
 from . import engines
@@ -28,7 +28,7 @@ from .base import (
     read_norm_type,
     rules_of,
 )
-from .conditions import ANY, TYPE, Context, is_in_range, is_one_of
+from .conditions import ANY, TYPE, Context, is_in_range, is_one_of, tests_of
 
 AS = re.compile(r"\{as ([^}]+)\}")
 
