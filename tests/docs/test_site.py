@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +20,7 @@ import unified_clip.numpy
 from unified_clip import cli
 from unified_clip._command import subcommands
 from unified_clip.config.formats import FORMATS
+from unified_clip.facts import clips
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,11 +144,9 @@ def test_every_command_has_a_section_with_its_options(site: Path) -> None:
 
 def test_every_function_with_a_replacement_has_a_page() -> None:
     """These are the functions that `port` rewrites, by the names of current releases."""
-    catalog = tomllib.loads((ROOT / "unified_clip/facts/functions.toml").read_text(encoding="utf-8"))["function"]
     current = re.compile(r"(torch\.nn\.utils|paddle\.nn|tf\.(?!contrib|keras)|optax)\.?[\w.]*(?<!clip_grad_norm)")
-    names = {
-        function["name"] for function in catalog if "replacement" in function and current.fullmatch(function["name"])
-    }
+    catalog = clips.clip_functions().values()
+    names = {function.name for function in catalog if function.replacement and current.fullmatch(function.name)}
     assert len(names) > 12
     assert names - {function["name"] for function in functions.FUNCTIONS} == set()
 

@@ -124,7 +124,13 @@ Row = TypeVar("Row")
 
 
 def _rows(file: str, table: str, row: type[Row], values: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    named = {value.get("name"): value for value in values}
     for number, value in enumerate(values):
+        if (like := value.get("like")) is not None:
+            if "like" in named.get(like, {"like": ""}):
+                raise RowError(f"{file}, {table}.{number}: like = {like!r}, but no row without `like` has this name.")
+            value = {**named[like], "aliases": [], **value}
+            del value["like"]
         try:
             yield row(**value)
         except ValidationError as error:

@@ -8,7 +8,6 @@ means the clip key, and "." means the section.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -108,10 +107,7 @@ class Test(Table):
         return self.among is None and not (self.like or self.differs or self.only or self.engine)
 
 
-When = Annotated[
-    tuple[Annotated[Test | tuple[Test, ...], BeforeValidator(_test)], ...],
-    BeforeValidator(lambda tests: tuple(map(_test, tests)) if isinstance(tests, list) else tests),
-]
+When = Listed[Annotated[Test | tuple[Test, ...], BeforeValidator(_test)]]
 """All these conditions hold. Of the conditions in an inner list, at least one holds."""
 
 
@@ -158,7 +154,6 @@ class Mode(Table):
     default: str = ""
     null_is_default: bool = False
     wrong: str = "{value} is not supported. Set {names}."
-    unset: str = ""
     ignores_case: bool = False
 
 
@@ -172,8 +167,6 @@ class Clip(Table):
 
     layout: str = ""
     when: When = ()
-    since: str = ""
-    before: str = ""
     key: Paths = ()
     """The first of these keys that the file has is the threshold. Without `key`, this way clips nothing."""
 
@@ -187,7 +180,6 @@ class Clip(Table):
     raises: Path1 = ()
     """If this key is true, training stops with an error if the norm is not finite."""
 
-    family: Family | None = None
     default: Default | Listed[DefaultOf] = "off"
     unset: str = ""
     """A note, or the error for the default "error", if the file does not set the threshold."""
@@ -236,7 +228,7 @@ class Export(Table):
 
     off: float | Literal["null", "nothing"] = 0.0
     nulls: bool = False
-    """Whether the keys of the other ways are written as null."""
+    """Whether the keys of the other ways are written as null. A base file could set them."""
 
     constants: dict[str, Any] = {}
     constants_off: dict[str, Any] = {}
@@ -246,6 +238,9 @@ class Export(Table):
     none: str = ""
     """Since this version, there is no export for this reason."""
 
+    no_agc: str = ""
+    """Why adaptive gradient clipping is not exported, although it is read."""
+
 
 class Engine(Table):
     """An engine that clips, such as DeepSpeed."""
@@ -254,6 +249,22 @@ class Engine(Table):
     when: When = ()
     strategy: Paths = ()
     """The first of these keys that the file has is a strategy. It decides which engine clips."""
+
+
+class SecondClip(Table):
+    """An optimizer that clips by the global norm again, in its own step."""
+
+    optimizer: Path1
+    """The key with the name of the optimizer."""
+
+    named: str
+    """A part of the name, in lower case. An optimizer without a name has this name if the file sets `key`."""
+
+    key: Path1
+    """The threshold of this clip. null switches the clip off."""
+
+    default: float
+    note: str
 
 
 class Trainer(Table):
@@ -282,6 +293,10 @@ class Trainer(Table):
 
     instead_fails_under: str = ""
     """The engines under which `instead` does not work."""
+
+    second_clip: SecondClip | None = None
+    has_underscores: bool = False
+    """Whether the options in scripts are written with underscores here, as the keys in files are."""
 
     engine: Listed[Engine] = ()
     engine_file: str = ""
@@ -312,9 +327,6 @@ class Trainer(Table):
     foreign_keys: Paths = ()
     """Clip keys that are not supported. Reading raises an error or returns a note for these keys."""
 
-    mode_keys: Words = frozenset()
-    """The names of the clip keys that set no threshold. Default: the keys in `by` and `norm_type_key`."""
-
     placeholder: str = "NAME"
     """What "*" in a clip key stands for."""
 
@@ -323,7 +335,6 @@ class Trainer(Table):
 
     family: Family = "pytorch"
     zero: Zero = "off"
-    norm_types: bool = False
     has_bounds: bool = False
     nonfinite: Listed[str] = ("family",)
     agc: Literal["", "timm", "optax", "composer"] = ""
@@ -379,15 +390,3 @@ def _row(name: str, table: dict[str, Any]) -> Trainer:
         first = error.errors()[0]
         place = ".".join(str(key) for key in first["loc"])
         raise RowError(f"{name}.toml, {place}: {first['msg']}") from None
-
-
-def tests_of(table: Any) -> Iterator[Test]:
-    """Yield each condition in a row, also in its lists and tables."""
-    if isinstance(table, Test):
-        yield table
-    elif isinstance(table, tuple):
-        for value in table:
-            yield from tests_of(value)
-    elif isinstance(table, Table):
-        for name in type(table).model_fields:
-            yield from tests_of(getattr(table, name))

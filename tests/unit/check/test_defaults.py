@@ -33,7 +33,7 @@ def test_the_version_for_a_default_comes_after_the_advice_to_set_the_key(check: 
 def test_a_misspelt_key_is_no_default(check: Check, key: str) -> None:
     finding = only_finding(check({"a.yml": f"{AXOLOTL}{key}: 1.0\n"}))
     assert (finding.kind, finding.line) == ("unknown", 3)
-    assert f"{key}: Axolotl has no such key. Set max_grad_norm instead." in finding.does
+    assert f"{key}: Axolotl does not read this key. Set max_grad_norm instead" in finding.does
 
 
 def test_the_nearest_rule_is_accepted_in_the_files_of_a_pattern(check: Check) -> None:

@@ -86,7 +86,7 @@ def test_clip_keys_of_trainers_without_a_format_are_named(text: str, key: str, w
 
 @pytest.mark.parametrize("name", ["wenet", "olmo@0.6.0"])
 def test_a_trainer_without_a_format_needs_a_clip_configuration(name: str, write: Write) -> None:
-    message = r"no format for files of (wenet|olmo)\. Write a clip configuration with the file's threshold: see docs/"
+    message = r"no format for files of (wenet|olmo)\. Pass the file's key to .* --key, or .* entry of check\.key\."
     with pytest.raises(ConfigError, match=message):
         ClipConfig.import_from(write("a.yaml", "grad_clip: 5\n"), name)
     with pytest.raises(ConfigError, match=message):

@@ -55,13 +55,17 @@ def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
     return options
 
 
-def parse(text: str, name: str) -> Document:
-    """Return the value of each `--option` of a script. An option with several values becomes a list."""
+def parse(text: str, name: str, *, has_underscores: bool = False) -> Document:
+    """Return the value of each `--option` of a script. An option with several values becomes a list.
+
+    has_underscores: Name the option `--clip-grad` "clip_grad", as the key in files.
+    """
     options: dict[str, list[Any]] = {}
     places: dict[tuple[Key, ...], int] = {}
     for line, option, value in script_options(text):
         if "." in option:
             continue
+        option = option.replace("-", "_") if has_underscores else option
         options.setdefault(option, []).append(value)
         places[option,] = line
     data = {option: values[0] if len(set(values)) == 1 else values for option, values in options.items()}

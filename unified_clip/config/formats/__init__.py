@@ -6,13 +6,10 @@ from .rows import RowFormat, ScriptFormat, SourceFormat
 from .trainers.keras import KERAS
 from .trainers.optax import Optax
 from .trainers.paddle import PADDLE
-from .trainers.timm import Timm
 
 __all__ = ["FORMATS", "Format", "Imported"]
 
-OWN: dict[str, type[Format]] = {
-    "keras": type(KERAS), "optax": Optax, "paddle": type(PADDLE), "timm": Timm,
-}  # fmt: skip
+OWN: dict[str, type[Format]] = {"keras": type(KERAS), "optax": Optax, "paddle": type(PADDLE)}
 """The formats whose files a row cannot describe."""
 
 OF_KIND: dict[str, type[Format]] = {"args": ScriptFormat, "python": SourceFormat}

@@ -17,12 +17,12 @@ from packaging.version import InvalidVersion, Version
 from ..._api.groups import Nonfinite
 from ..._kit.static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
-from ...facts.trainer_rows import Clip, Layout, RowRule, Trainer, Zero, tests_of
+from ...facts.trainer_rows import Clip, Layout, RowRule, Trainer, Zero
 from .. import documents
 from ..documents import Document, Key, infinity
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 from . import engines
-from .conditions import ANY, TYPE, Context
+from .conditions import ANY, TYPE, Context, tests_of
 
 Path = tuple[Key, ...]
 
@@ -78,9 +78,9 @@ class Format(ABC):
 
     @cached_property
     def mode_keys(self) -> frozenset[str]:
+        """The names of the clip keys that set no threshold."""
         modes = [clip.by.key[-1] for clip in self.row.clip if clip.by]
-        norm_types = [clip.norm_type_key[-1] for clip in self.row.clip if clip.norm_type_key]
-        return self.row.mode_keys or frozenset([*modes, *norm_types])
+        return frozenset([*modes, *(clip.norm_type_key[-1] for clip in self.row.clip if clip.norm_type_key)])
 
     @cached_property
     def rules(self) -> Sequence[Rule]:
@@ -154,11 +154,26 @@ class Format(ABC):
 
         The threshold is None if the optimizer does not clip.
         """
-        return "", None
+        second, context = self.row.second_clip, self.context(document, only_shows=True)
+        if second is None:
+            return "", None
+        optimizer, threshold = (
+            context.value(key) if context.has(key) else None for key in (second.optimizer, second.key)
+        )
+        if not context.has(second.key):
+            threshold = second.default
+        elif not optimizer:
+            optimizer = second.named
+        names = map(str, optimizer if isinstance(optimizer, list) else [optimizer])  # one for each command of a script
+        name = next((name for name in names if second.named in name.lower()), "")
+        return name, None if not name or threshold in (None, "None") else threshold
 
     @abstractmethod
     def write(self, settings: Settings, version: Version) -> Any:
         """Return the data to write. Raise NotRepresentableError if a setting is not supported."""
+
+    def dump(self, data: Any, kind: str) -> str:
+        return documents.dump(data, kind)
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
         """Raise ConfigError if `version` is None. `unset` is a key that would make the version unnecessary."""
@@ -240,11 +255,10 @@ class Format(ABC):
         rules: Sequence[Rule] = (),
         family: FamilyName | None = None,
         zero: Zero | None = None,
-        norm_types: bool | None = None,
+        norm_types: bool = False,
     ) -> float | None:
         """Return the threshold to export, or None for settings that clip nothing or have `min` and `max`."""
         rules, zero = rules or self.rules, zero or self.zero
-        norm_types = self.row.norm_types if norm_types is None else norm_types
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules, norm_types)
         if not problem and zero != "zeros" and settings.threshold == 0:
             problem = f"in {self.title}, {ZERO[zero]}. In unified_clip, 0 makes all gradients 0. "
@@ -314,9 +328,6 @@ class OwnFormat(Format):
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document: ...
-
-    def dump(self, data: Any) -> str:
-        return documents.dump(data, self.kinds[0])
 
 
 def rules_of(clip: Clip) -> Sequence[RowRule]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...facts.trainer_rows import Test, When
+from ...facts.trainer_rows import Table, Test, When
 from ..documents import Document, Key
 from . import engines
 
@@ -137,3 +137,15 @@ def is_in_range(version: Version | None, since: str, before: str) -> bool:
     """Return whether a version is in a range. An unknown version is new: it has no upper limit."""
     is_new = not since or version is None or version >= Version(since)
     return is_new and (not before or (version is not None and version < Version(before)))
+
+
+def tests_of(table: Any) -> Iterator[Test]:
+    """Yield each condition in a row, also in its lists and tables."""
+    if isinstance(table, Test):
+        yield table
+    elif isinstance(table, tuple):
+        for value in table:
+            yield from tests_of(value)
+    elif isinstance(table, Table):
+        for _, value in table:
+            yield from tests_of(value)

@@ -57,11 +57,10 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
         raise ConfigError(" ".join([str(error), *unlike]), error.code) from None
     placement.check_own_clip(document, trainer)
     imported = trainer.read(document, version)
-    inherited = placement.inherited(document, trainer, imported)
     versions: dict[str, Any] = {} if version is None else {"version": str(version)}
-    ignored = placement.ignored(document, trainer, unread, is_off=imported.settings["rule"] == "none")
+    about_keys = placement.notes(document, trainer, unread, imported)
     not_finite = [imported.not_finite] if imported.not_finite else []
-    notes = [*unlike, *inherited, *imported.notes, *not_finite, *ignored]
+    notes = [*unlike, *about_keys, *imported.notes, *not_finite]
     provenance = Provenance(format=trainer.name, file=document.name, notes=notes, **versions)
     origin = provenance.model_dump(exclude_unset=True)
     origin |= {"not_finite": imported.not_finite, "acts_as": imported.acts_as}
@@ -119,11 +118,13 @@ def write(
         problem = f"{trainer.title} is exported as {_in_words(kinds)}, not as {kind}."
         raise NotRepresentableError(f"{problem} Leave out --as, or change the suffix of the --out file.")
     exact_version = parse_version(version) or to_version or Version(trainer.newest)
+    notes: list[str] = []
     try:
-        return _written(trainer, config, exact_version, kind), []
+        data = trainer.write(config, exact_version)
     except OtherFamilyError as error:
         supported, notes = _with_family(config, error, nearest)
-    return _written(trainer, supported, exact_version, kind), notes
+        data = trainer.write(supported, exact_version)
+    return trainer.dump(data, kind or trainer.kinds[0]), notes
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
@@ -140,18 +141,12 @@ def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tu
     return supported, [f"{rule} {difference.sentence}"]
 
 
-def _written(trainer: Format, config: Settings, version: Version, kind: str | None) -> str:
-    data = trainer.write(config, version)
-    return trainer.dump(data) if isinstance(trainer, OwnFormat) else documents.dump(data, kind or trainer.kinds[0])
-
-
 def parse_name(text: str) -> tuple[str, Version | None]:
     name, at, version = text.partition("@")
     if name in WITHOUT_FORMAT:
         problem = f"unified_clip has no format for files of {name}."
-        raise ConfigError(
-            f"{problem} Write a clip configuration with the file's threshold: see docs/config.md.", "UC103"
-        )
+        advice = "Pass the file's key to unified-clip config import --key, or declare the key by an entry of check.key."
+        raise ConfigError(f"{problem} {advice}", "UC103")
     if name != UNIFIED_CLIP and name not in FORMATS:
         raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103")
     return name, parse_version(version) if at else None

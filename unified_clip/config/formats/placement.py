@@ -11,7 +11,7 @@ from typing import Any
 
 from ..._kit.static_values import is_number
 from ...errors import ConfigError
-from ..documents import BASE_KEYS, Document, Key, dotted, format_value, inheriting
+from ..documents import BASE_KEYS, Document, Key, dotted, inheriting
 from ..documents.keys import UNKNOWN
 from .base import Format, Imported, Path, SetElsewhereError, name_format
 from .conditions import ANY as ANY
@@ -45,10 +45,6 @@ IMPORT_ANOTHER = (
     "Import the file that sets it. Or let your program print the whole configuration, and import the output: Hydra "
     "prints it with --cfg job."
 )
-IN_PART = (
-    "the file inherits settings from other files, and sets only a part of the clip. Set the threshold here, too. Or "
-    "let your program print the whole configuration, and import the output: Hydra prints it with --cfg job."
-)
 NOT_READ = "{place}: the file inherits settings from other files, which are not read."
 
 COMMON = ("maxgradnorm", "gradientclipval", "gradientclipping", "clipgradnorm")
@@ -59,37 +55,27 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
-    """Check the places of all clip keys, and return the clip keys that the trainer ignores."""
+    """Return the clip keys that the trainer does not read. Raise ConfigError if the file has only such keys."""
     if not isinstance(document.data, dict | list):
         return []
     places = trainer.places(document)
     _check_duplicates(document, trainer, places)
-    read: list[Any] = []
-    unread: dict[Path, Any] = {}
-    has_foreign = False
-    for path, value in _entries(document.data, [*places, *trainer.foreign_keys]):
-        if _is_at(path, places):
-            read += [value] if path[-1] not in trainer.mode_keys else []
-        elif _is_at(path, trainer.foreign_keys):
-            has_foreign = True
-        elif is_clip_key(path, value, places):
-            unread[path] = value
-    if read:
-        return [path for path, value in unread.items() if value not in read]
-    if unread:
-        raise _misplaced(document, trainer, next(iter(unread)))
-    keys = document.data if isinstance(document.data, dict) else {}
-    if inheriting(document) is not None:
-        return []
-    if not has_foreign and not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
+    entries = list(_entries(document.data, [*places, *trainer.foreign_keys]))
+    read = [value for path, value in entries if _is_at(path, places) and path[-1] not in trainer.mode_keys]
+    others = [(path, value) for path, value in entries if not _is_at(path, [*places, *trainer.foreign_keys])]
+    unread = [(path, value) for path, value in others if is_clip_key(path, value, places)]
+    if unread and not read:
+        raise _unread(document, trainer, unread[0][0])
+    is_shown = len(others) < len(entries) or inheriting(document) is not None or trainer.recognises(document)
+    if not is_shown and trainer.vocabulary.isdisjoint(document.data):
         target = _format_place(places[0], trainer)
         raise ConfigError(
             f"{document.name}: no key shows that this is a file of {trainer.title}. If the file belongs to another "
             f"trainer, {name_format('NAME')}. Otherwise, pass a whole configuration of {trainer.title}, or set "
-            f"{target}.{_explained(places[0], trainer)}",
+            f"{target}.",
             "UC103",
         )
-    return []
+    return [path for path, value in unread if value not in read]
 
 
 def check_own_clip(document: Document, trainer: Format) -> None:
@@ -101,26 +87,21 @@ def check_own_clip(document: Document, trainer: Format) -> None:
         raise SetElsewhereError(document.place(keys, document.name), COMPOSED, IMPORT_ANOTHER)
 
 
-def inherited(document: Document, trainer: Format, imported: Imported) -> list[str]:
-    """Return a note if a file inherits settings. Raise ConfigError if the clip is off only by default.
+def notes(document: Document, trainer: Format, unread: Sequence[Path], imported: Imported) -> list[str]:
+    """Return notes about inherited settings and clip keys that the trainer does not read.
 
-    An example is a file that sets gradient_clip_algorithm, but not gradient_clip_val.
+    Raise ConfigError if the clip is off, but one of these might switch it on.
     """
-    keys = inheriting(document)
-    if keys is None:
-        return []
-    if imported.by_default and imported.settings["rule"] == "none":
-        raise document.wrong(next(read_paths(document, trainer)), IN_PART, UNKNOWN)
-    return [NOT_READ.format(place=document.place(keys, document.name))]
-
-
-def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
-    """Return a note for each ignored clip key. If the trainer clips nothing, raise ConfigError instead."""
+    keys, is_off = inheriting(document), imported.settings["rule"] == "none"
+    if keys is not None and is_off and imported.by_default:
+        raise document.wrong(next(read_paths(document, trainer)), f"{COMPOSED} {IMPORT_ANOTHER}", UNKNOWN)
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
-            reason = f"{trainer.title} does not read this key, and clips nothing with this file."
-            raise document.wrong(path, f"{reason} Remove this key. {BY_CODE}", "UC105")
-    return [f"{document.place(path)} looks like another clip setting, and is not imported." for path in unread]
+            raise _unread(document, trainer, path)
+    inherited = [] if keys is None else [NOT_READ.format(place=document.place(keys, document.name))]
+    return inherited + [
+        f"{document.place(path)} looks like another clip setting, and is not imported." for path in unread
+    ]
 
 
 def _raw(document: Document, path: Path) -> Any:
@@ -138,14 +119,9 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
             if not (_is_at(path, keys) or is_clip_key(path, value, places)):
                 continue
             if not document.shows(*path) or _raw(document, path) != value:
-                used = (
-                    f", {format_value(document.get(*path))}"
-                    if path == outer
-                    else f". The values differ in {dotted(path)}"
-                )
-                problem = f"line {duplicate.line} also sets this key. The trainer uses the last value{used}."
-                place = f"{document.name}, line {document.line(outer)}, {dotted(outer)}"
-                raise ConfigError(f"{place}: {problem} Remove the other key.")
+                place = f"{document.name}, line {document.line(outer)}, {dotted(path)}"
+                problem = f"line {duplicate.line} also sets {'this key' if path == outer else dotted(outer)}."
+                raise ConfigError(f"{place}: {problem} The trainer uses the last value. Remove the other key.")
 
 
 def first_read(document: Document, trainer: Format) -> Path:
@@ -194,25 +170,16 @@ def _format_place(place: Path, trainer: Format) -> str:
     return dotted([trainer.placeholder if key == ANY else key for key in place])
 
 
-def _explained(place: Path, trainer: Format) -> str:
-    name = trainer.placeholder
-    return f" Replace {name} by the name of the {name.lower()}." if ANY in place else ""
-
-
 def best_place(document: Document, places: Sequence[Path]) -> Path:
     return max(places, key=lambda place: document.shows(place[0]))
 
 
-def _misplaced(document: Document, trainer: Format, path: Path) -> ConfigError:
+def _unread(document: Document, trainer: Format, path: Path) -> ConfigError:
     places = trainer.places(document)
-    targets = [place for place in places if normalized(place[-1]) == normalized(path[-1])]
-    best = best_place(document, targets or places)
-    target = _format_place(best, trainer)
-    if targets:
-        advice = f"{trainer.title} does not read this key here. Move the key to {target}."
-    else:
-        advice = f"{trainer.title} has no such key. Set {target} instead."
-    return document.wrong(path, f"{advice}{_explained(best, trainer)} {BY_CODE}", "UC105")
+    same_name = [place for place in places if normalized(place[-1]) == normalized(path[-1])]
+    target = _format_place(best_place(document, same_name or places), trainer)
+    problem = f"{trainer.title} does not read this key. Set {target} instead, or remove this key."
+    return document.wrong(path, f"{problem} {BY_CODE}", "UC105")
 
 
 def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from ..._kit.display import enumeration
 from ...adaptive.rules import AGC
-from ...facts.trainer_rows import Clip, Default, Layout, Note, NotFinite, Refusal, Test, tests_of, trainers
+from ...facts.trainer_rows import Clip, Default, Layout, Note, NotFinite, Refusal, Test, trainers
 from ..documents import Document, Key, infinity, python_text, script_options
 from ..schema import DEFAULT_FAMILY, FAMILIES, Settings
 from . import engines
@@ -28,7 +28,7 @@ from .base import (
     read_norm_type,
     rules_of,
 )
-from .conditions import ANY, TYPE, Context, is_in_range, is_one_of
+from .conditions import ANY, TYPE, Context, is_in_range, is_one_of, tests_of
 
 AS = re.compile(r"\{as ([^}]+)\}")
 
@@ -46,6 +46,9 @@ class RowFormat(Format):
             for note in result.notes:
                 names.setdefault(note, []).extend(map(str, section[-1:]))
         notes = [note.replace("{section}", enumeration(sections)) for note, sections in names.items()]
+        optimizer, threshold = self.second_clip(document)
+        if self.row.second_clip is not None and threshold is not None:
+            notes.insert(0, _said(self.row.second_clip.note, {"optimizer": optimizer, "threshold": str(threshold)}))
         by_default = any(result.by_default for result in results)
         return dataclasses.replace(results[0], notes=notes, by_default=by_default)
 
@@ -53,9 +56,9 @@ class RowFormat(Format):
         export, agc = self.row.export, None
         if export.none_since and version >= Version(export.none_since):
             raise self.not_exported(export.none)
-        ways = [way for way in self.row.clip if way.export and way.key and is_in_range(version, way.since, way.before)]
+        ways = [way for way in self.row.clip if way.export and way.key]
         if self.row.agc:
-            agc = exported_agc(self, settings, self.row.agc)
+            agc = exported_agc(self, settings, self.row.agc, refused=export.no_agc)
         rule = "agc" if agc else settings.rule
         way = next((each for each in ways if rule in rules_of(each)), ways[0])
         threshold = agc.clip_factor if agc else self._threshold(settings, ways, way)
@@ -89,7 +92,6 @@ class RowFormat(Format):
         return self.export_threshold(
             settings,
             rules=[rule for rule in self.rules if rule in rules],
-            family=way.family,
             zero=way.zero,
             norm_types=bool(way.norm_type_key),
         )
@@ -109,14 +111,18 @@ class SourceFormat(RowFormat, OwnFormat):
 
 
 class ScriptFormat(RowFormat, OwnFormat):
-    """Also reads shell scripts. A script can set a nested key by an override, as in `optimization.clip_norm=1.0`."""
+    """Also reads shell scripts. A script can set a nested key by an override.
+
+    Examples are `optimization.clip_norm=1.0` and `--opt-kwargs eps=0.1 max_grad_norm=2`.
+    """
 
     def parse(self, text: str, name: str) -> Document:
-        document = script_options.parse(text, name)
+        document = script_options.parse(text, name, has_underscores=self.row.has_underscores)
         code, data, places = script_options.without_comments(text), dict(document.data), dict(document.places)
-        for table, *keys in self.clip_keys:
+        for table, *keys in (*self.clip_keys, *self.foreign_keys):
+            option = rf"--{re.sub('[-_]', '[-_]', table)}[\s\\=\"']+(?:\w+=\S+[\s\\]+)*?"
             for key in keys[:1]:
-                found = list(re.finditer(rf"(?<![\w.]){re.escape(f'{table}.{key}')}=(\S+)", code))
+                found = list(re.finditer(rf"(?<![\w.-])(?:{re.escape(table)}\.|{option}){re.escape(key)}=(\S+)", code))
                 values = script_options.parse(" ".join(f"--{key} {each[1]}" for each in found), name).data
                 if found:
                     data[table] = values
@@ -155,7 +161,6 @@ class _Reading:
     def __init__(self, trainer: RowFormat, layout: Layout, context: Context) -> None:
         self.trainer, self.row, self.document, self.context = trainer, trainer.row, context.document, context
         ways = [way for way in self.row.clip if way.layout in ("", layout.name)]
-        ways = [way for way in ways if is_in_range(context.version, way.since, way.before)]
         self.keys = [key[-1] for way in ways for key in way.key[:1]]
         self.way = next((way for way in ways if context.holds(way.when)), Clip())
         keys = list(map(context.resolve, self.way.key))
@@ -243,7 +248,7 @@ class _Reading:
         raises = bool(way.raises) and self.document.get(*self.context.resolve(way.raises))
         if way.norm_type_key and rule != "value":
             norm_type = read_norm_type(self.document, self.context.resolve(way.norm_type_key))
-        settings = trainer.settings(rule, threshold, norm_type, way.family)
+        settings = trainer.settings(rule, threshold, norm_type)
         return {**settings, "nonfinite": "raise"} if raises and threshold is not None else settings
 
     def _rule(self) -> Any:
@@ -251,8 +256,6 @@ class _Reading:
         assert by is not None
         value = self.document.get(*keys)
         is_set = self.document.has(*keys) and not (value is None and by.null_is_default)
-        if by.unset and not is_set:
-            raise self.document.wrong(keys[:-1], by.unset)
         name = value if is_set else by.default
         name = str(name).lower() if by.ignores_case else name
         if not isinstance(name, str) or name not in by.rules:
@@ -334,11 +337,15 @@ def agc_settings(clip_factor: float | None, convention: Convention) -> dict[str,
     return {"rule": "norm", "eps": 0.0, "adaptive": table}
 
 
-def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
-    """Return the AGC rule to export, or None for settings without AGC."""
+def exported_agc(
+    trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False, refused: str = ""
+) -> AGC | None:
+    """Return the AGC rule to export, or None for settings without AGC. `refused` is why AGC is not exported."""
     table = settings.adaptive
     if table is None or table.rule != "agc":
         return None
+    if refused:
+        raise trainer.not_exported(refused + trainer.in_python)
     rule: AGC = table.make()
     if problem := trainer.unsupported_keys(settings):
         raise trainer.not_exported(problem)
