@@ -284,10 +284,10 @@ def test_missing_bias_correction_of_adam_is_named_beside_another_difference(
 
 
 @pytest.mark.usefixtures("quick_pytorch_workers")
-def test_bias_correction_is_not_named_if_a_learning_rate_explains_the_only_step(
+def test_settings_that_only_the_updates_show_are_named_beside_recorded_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With weight decay, the size of the decay shows the learning rate."""
-    old = bert_adam("Unrecorded", ", weight_decay=0.0")
-    data = verify_as_json(tmp_path, capsys, old, ADAM.replace("lr=0.01", "lr=0.01, weight_decay=0"), "--steps", "1")
-    assert cause_kinds(data) == ["another learning rate"]
+    data = verify_as_json(tmp_path, capsys, bert_adam("torch.optim.Optimizer", ", lr=0.02"), ADAM)
+    assert cause_kinds(data) == ["another learning rate", "another optimizer"]
+    assert "no bias correction" in data["finding"]["text"]
+    assert "learning rate" not in data["finding"]["text"]

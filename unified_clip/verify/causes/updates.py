@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...causes.cause import Cause, names_text
-from ...recipes.updates import BIAS_CORRECTION, PLACE_OF_EPS, RATE, Step, differences, recipes
+from ...recipes.updates import BIAS_CORRECTION, DECAY, PLACE_OF_EPS, RATE, Step, differences, recipes
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.step_differences import STAGES
 from ...tensors.arithmetic import FORMATS
@@ -41,16 +41,27 @@ def without_gradient(
 def cause_of_update(
     row: StepComparison, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
+    earlier = [each for each in clips.divergences if each.stage in STAGES and each.step <= row.step]
+    if any(each.stage not in ("learning rate", "optimizer") for each in earlier):
         return None
     ignored = pairing.without_gradient(recordings)
     updates = [pair for pair in pairing.updates(row.step) if pair.name not in ignored]
-    cause = _other_number_of_steps(recordings, row.step) or _without_update(updates, row.step)
-    return cause or _other_rule(row.step, pairing, recordings)
+    if not earlier and (cause := _other_number_of_steps(recordings, row.step) or _without_update(updates, row.step)):
+        return cause
+    return _other_rule(row.step, pairing, recordings, {each.parameter or RECORDED[RATE] for each in earlier})
 
 
-def _other_rule(step: int, pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause:
-    """Each run explains its own updates, by the gradients that the clip returns or by those that the clip gets."""
+RECORDED = {RATE: "lr", DECAY: "weight_decay"}
+"""The recorded names of settings, if they differ from those of recipes."""
+
+
+def _other_rule(
+    step: int, pairing: StepPairing, recordings: Sequence[NormalizedRecording], reported: Collection[str]
+) -> Cause | None:
+    """Each run explains its own updates, by the gradients that the clip returns or by those that the clip gets.
+
+    reported: The recorded settings that differ. The result is None if they explain the difference.
+    """
     names = [str(each.run.script) for each in recordings]
     recorded = [[each.settings for each in recording.optimizer_steps] for recording in recordings]
     (old, old_unclipped), (new, new_unclipped) = (
@@ -71,15 +82,23 @@ def _other_rule(step: int, pairing: StepPairing, recordings: Sequence[Normalized
             "optimizer.step(), or its optimizer gets gradients that are not clipped. Clip before optimizer.step(), and "
             "pass the clipped gradients to the optimizer",
         )
+    found = [each for each in found or () if RECORDED.get(each.setting, each.setting) not in reported]
+    if reported and not found:
+        return None
     if not found:
-        return Cause("another optimizer", f"{sentence}. {advice_on_settings(recordings, step)}. {ALSO}")
+        known = [
+            f"Those of {name} follow {run[0].settings['optimizer']}, and no known rule explains those of {other}"
+            for name, run, other, unknown in zip(names, (old, new), names[::-1], (new, old), strict=True)
+            if run and not unknown
+        ]
+        return Cause("another optimizer", ". ".join([sentence, *known, advice_on_settings(recordings, step), ALSO]))
     old_has, new_has = (", ".join(_shown(each.setting, each[side]) for each in found) for side in (1, 2))
     pages = "".join(f". See {PAGES[each.setting]}" for each in found if each.setting in PAGES)
     settings = (
         f"{sentence}. The updates show that the optimizer of {names[0]} has {old_has}, and that the optimizer of "
         f"{names[1]} has {new_has}{pages}"
     )
-    if all(each.optimizer_steps_at(step) for each in recordings):  # with equal settings: others are in the recordings
+    if not reported and all(each.optimizer_steps_at(step) for each in recordings):  # with equal settings
         return Cause("another optimizer", f"{settings}. {advice_on_settings(recordings, step)}")
     is_rate = [each.setting for each in found] == [RATE]
     return Cause("another learning rate" if is_rate else "another optimizer", settings)
