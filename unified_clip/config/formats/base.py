@@ -172,8 +172,8 @@ class Format(ABC):
     def write(self, settings: Settings, version: Version) -> Any:
         """Return the data to write. Raise NotRepresentableError if a setting is not supported."""
 
-    def dump(self, data: Any, kind: str) -> str:
-        return documents.dump(data, kind)
+    def dump(self, data: Any, kind: str | None = None) -> str:
+        return documents.dump(data, kind or self.kinds[0])
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
         """Raise ConfigError if `version` is None. `unset` is a key that would make the version unnecessary."""

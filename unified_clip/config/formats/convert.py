@@ -124,7 +124,7 @@ def write(
     except OtherFamilyError as error:
         supported, notes = _with_family(config, error, nearest)
         data = trainer.write(supported, exact_version)
-    return trainer.dump(data, kind or trainer.kinds[0]), notes
+    return trainer.dump(data, kind), notes
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:

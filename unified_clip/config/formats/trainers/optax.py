@@ -25,5 +25,5 @@ class Optax(PythonFormat):
         function = "clip_by_global_norm" if settings.rule == "global_norm" else "clip"
         return "optax.identity()" if threshold is None else f"optax.{function}({threshold!r})"
 
-    def dump(self, data: Any, kind: str) -> str:
+    def dump(self, data: Any, kind: str | None = None) -> str:
         return f"import optax\n\nclip = {data}  # first in optax.chain\n"

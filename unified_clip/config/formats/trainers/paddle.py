@@ -85,7 +85,7 @@ class Paddle(PythonFormat):
         name = "ClipGradByGlobalNorm" if settings.rule == "global_norm" else "ClipGradByNorm"
         return "None" if threshold is None else f"paddle.nn.{name}(clip_norm={threshold!r})"
 
-    def dump(self, data: Any, kind: str) -> str:
+    def dump(self, data: Any, kind: str | None = None) -> str:
         return f"import paddle\n\ngrad_clip = {data}\n"
 
 
