@@ -303,8 +303,8 @@ class Difference(NamedTuple):
 def differences(old: Sequence[Recipe], new: Sequence[Recipe]) -> list[Difference]:
     """Return the settings in which the two most similar recipes of two runs differ, with the learning rate last.
 
-    Learning rates that differ by another factor in each step count twice. Of recipes that are as similar, those with
-    constant learning rates are simpler.
+    Other optimizers, and learning rates that differ by another factor in each step, count twice. Of recipes that are as
+    similar, those with constant learning rates are simpler.
     """
     pairs = ((_settings_differ(a, b), a.rates, b.rates) for a, b in itertools.product(old, new))
     return min(pairs, key=_complexity, default=([], (), ()))[0]
@@ -316,7 +316,8 @@ def _complexity(pair: tuple[Sequence[Difference], Sequence[float], Sequence[floa
     factors = [b / a for a, b in zip(old, new, strict=False) if a and not math.isnan(a + b)]
     is_schedule = any(rates) and not all(math.isclose(each, factors[0], rel_tol=SAME_RATE) for each in factors)
     varying = sum(not all(math.isclose(each, run[0], rel_tol=SAME_RATE) for each in run[1:]) for run in (old, new))
-    return len(found) + is_schedule, len(found) - sum(rates), varying
+    is_other = any(each.setting == "optimizer" for each in found)  # whose other settings are not compared
+    return len(found) + is_schedule + is_other, len(found) - sum(rates), varying
 
 
 def _settings_differ(old: Recipe, new: Recipe) -> list[Difference]:

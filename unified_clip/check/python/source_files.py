@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..._kit import atomic_files
+from ..._kit.atomic_files import FileError
 from ..._kit.parse import UnreadableSourceError, parse_expression
 from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
@@ -137,10 +139,12 @@ def _is_set_by_code(module: Module, use: ClipUse) -> bool:
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:
-    line = LINE.search(file.reason)
-    digest = hashlib.sha256(file.path.read_bytes()).hexdigest()  # if the file changes, it is not accepted any more
+    line, code = LINE.search(file.reason), ""
+    with contextlib.suppress(FileError):  # a file that cannot be opened
+        digest = hashlib.sha256(atomic_files.read_bytes(file.path)).hexdigest()
+        code = f"sha256 {digest}"  # if the file changes, it is not accepted any more
     place = (file.path, int(line[1]) if line else 1, 1, "Python source")
-    return ClipUse(*place, why_unknown=file.reason, code=f"sha256 {digest}")
+    return ClipUse(*place, why_unknown=file.reason, code=code)
 
 
 def _native(
