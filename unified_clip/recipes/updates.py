@@ -28,7 +28,7 @@ SAME_RATE = 1e-3
 
 RATE = "learning rate"
 BIAS_CORRECTION, PLACE_OF_EPS = "bias correction", "eps is added"
-DECAY, DECAY_OF = "weight decay", "the decay is added to"
+DECAY, DECAY_OF = "weight decay", "decay added to"
 BELONGS_TO = {PLACE_OF_EPS: BIAS_CORRECTION, DECAY_OF: DECAY}
 """These settings are only compared if both optimizers have the other one."""
 
@@ -168,7 +168,7 @@ def rows(recorded: Iterable[Mapping[str, object]] = ()) -> Iterator[Row]:
             if momentum:
                 yield Row({**settings, DECAY_OF: "the weight"}, _sgd(momentum, nesterov, coupled=False))
         if momentum:
-            settings = {"optimizer": "SGD", **of_momentum, "the momentum sums": "updates"}
+            settings = {"optimizer": "SGD", **of_momentum, "learning rates in the momentum": True}
             yield Row(settings, _sgd_of_updates(momentum))
     epsilons, decays = constants(EPSILONS, "eps"), constants(DECAYS, "weight_decay")
     alphas = (*constants(ALPHAS, "alpha"), 1.0)

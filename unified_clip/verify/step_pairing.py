@@ -154,6 +154,15 @@ class StepPairing:
     def gradients_before(self, step: int, recordings: Sequence[NormalizedRecording]) -> list[TensorPair]:
         return self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
 
+    def unclipped(self, step: int, recordings: Sequence[NormalizedRecording]) -> list[TensorPair]:
+        """Return the gradients that the clips get: as recorded, or else as yielded."""
+        sides = []
+        for recording in recordings:
+            output = recording.run.output_at(step, self._steps)
+            yielded = (output.unclipped or output.gradients or {}) if output else {}
+            sides.append(recording.before.get(step) or yielded)
+        return self._pair_gradients(sides)
+
     def _pair_gradients(self, sides: Sequence[Parameters]) -> list[TensorPair]:
         values = list(map(_values, sides))
         return list(self._pair(values, values))

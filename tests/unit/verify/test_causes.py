@@ -230,3 +230,14 @@ def test_gradients_that_are_not_cleared_are_reported(
     data = verify_as_json(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
     assert cause_kinds(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
     assert "at step 2, every gradient of the new script still contains" in data["finding"]["text"]
+
+
+def test_a_clip_by_hand_that_does_not_reach_the_step_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    norm = "np.sqrt(sum(float((g.astype(float)**2).sum()) for g in grads.values()))"
+    by_hand = f"raw = grads; grads = {{n: np.float32(min(1.0, 0.5 / {norm})) * g for n, g in raw.items()}}"
+    old = NUMPY.replace("CLIP", by_hand).replace("yield weights, grads", "yield weights, grads, raw")
+    new = old.replace("np.float32(0.25) * grad", "np.float32(0.25) * raw[name]")
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert data["finding"]["mistake"] == "the clip does not reach the step"

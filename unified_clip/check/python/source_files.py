@@ -236,6 +236,8 @@ def _with_settings(
     if call is None:  # an argument of a trainer
         return _with_loss_scaling(module, _under_deepspeed(module, use(config)))
     _check_arguments(module, call, site.name)
+    if function is not None and _is_unpacked(call):  # the other settings, such as norm_type, are unknown
+        return use(why_unknown=RUN_TIME)
     code = clip_calls.with_threshold_slot(call, function.parameters, function.limits) if function else ""
     clip_calls.check(module, call, config.rule, clip_calls.kind_of(function) if function else "in place")
     return use(config, call=code)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from ...causes.cause import Cause, names_text
-from ...recipes.updates import BIAS_CORRECTION, DECAY, PLACE_OF_EPS, RATE, Step, differences, recipes
+from ...recipes.updates import BIAS_CORRECTION, DECAY, PLACE_OF_EPS, RATE, SAME_RATE, Recipe, Step, differences, recipes
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.step_differences import STAGES
 from ...tensors.arithmetic import FORMATS
@@ -63,10 +65,9 @@ def _other_rule(
     reported: The recorded settings that differ. The result is None if they explain the difference.
     """
     names = [str(each.run.script) for each in recordings]
-    recorded = [[each.settings for each in recording.optimizer_steps] for recording in recordings]
     (old, old_unclipped), (new, new_unclipped) = (
-        [recipes(each, known, unit=unit) if each else [] for each, unit in tables]
-        for tables, known in zip(_tables(pairing, recordings), recorded, strict=True)
+        [_recipes(each, recording, unit) for each, unit in tables]
+        for tables, recording in zip(_tables(pairing, recordings), recordings, strict=True)
     )
     sentence = f"at step {step}, the clipped gradients are the same, but the updates differ"
     found = differences(old, new) if old and new else None
@@ -104,6 +105,22 @@ def _other_rule(
     return Cause("another learning rate" if is_rate else "another optimizer", settings)
 
 
+def _recipes(steps: Sequence[Step], recording: NormalizedRecording, unit: float) -> list[Recipe]:
+    """Return the recipes of a run that do not contradict its recorded learning rates."""
+    found = recipes(steps, [each.settings for each in recording.optimizer_steps], unit=unit) if steps else []
+    recorded = [recording.optimizer_steps_at(number) for number in range(1, len(steps) + 1)]
+    if any(len(each) != 1 or each[0].rates for each in recorded):
+        return found
+    rates = [each[0].settings.get("lr") for each in recorded]
+    if not all(isinstance(each, int | float) for each in rates):
+        return found
+    return [each for each in found if all(map(_is_rate, each.rates, rates))]
+
+
+def _is_rate(found: float, recorded: Any) -> bool:
+    return math.isnan(found) or math.isclose(found, recorded, rel_tol=SAME_RATE)
+
+
 PAGES = {
     BIAS_CORRECTION: "docs/my-loss-curve-differs.md#adam-without-bias-correction",
     PLACE_OF_EPS: "docs/my-loss-curve-differs.md#adam-from-keras-or-tensorflow",
@@ -113,6 +130,8 @@ ALSO = "Check also whether an optimizer clips or scales the gradients itself"
 
 
 def _shown(setting: str, value: object) -> str:
+    if value is True:
+        return setting
     return f"no {setting}" if value is None else f"{setting} {_number(value)}"
 
 
@@ -130,7 +149,7 @@ def _tables(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> 
     ignored, count = pairing.without_gradient(recordings), len(recordings[0].run.outputs)
     numbers = range(1, count + 1) if pairing.yields_each_step else ()
     tables: list[list[tuple[list[Step], float]]] = [[], []]
-    for of_step in (pairing.gradients, pairing.gradients_before):
+    for of_step in (pairing.gradients, pairing.unclipped):
         steps: list[list[Step]] = [[], []]
         unit = 2.0 ** -FORMATS["float32"].precision
         for number in numbers:
