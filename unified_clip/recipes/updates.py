@@ -36,10 +36,10 @@ Constant = TypeVar("Constant")
 
 Tensors = Mapping[str, Float64s]
 Sample = tuple[Float64s, Float64s, Float64s]
-"""Elements of one tensor in one step: of the gradient, the weight before the step, and the update."""
+"""Some elements of all tensors in one step: of the gradients, the weights before the step, and the updates."""
 
 History = Iterable[Sample]
-"""For each step, one tensor's gradient, its weight before the step, and its update in the step before."""
+"""For each step, the gradients, the weights before the step, and the updates of the step before."""
 
 
 class Step(NamedTuple):
@@ -200,26 +200,30 @@ def recipes(
     Returns:
         The recipes that fit. An empty list means that no row explains the updates.
     """
-    samples = [_sampled(step) for step in steps]
-    found = (_fit(row, samples, unit) for row in rows(recorded))
+    names = sorted(name for name, update in steps[0].updates.items() if update.size)
+    if not names:
+        return []
+    samples = [_sampled(step, names) for step in steps]
+    sizes = [len(_elements(steps[0].updates[name])) for name in names]
+    with np.errstate(all="ignore"):  # no row explains infinite numbers and NaN
+        found = [_fit(row, samples, sizes, unit) for row in rows(recorded)]
     return sorted((each for each in found if each), key=lambda recipe: len(recipe.settings))
 
 
-def _sampled(step: Step) -> list[Sample]:
-    """Return for each tensor some elements of (gradient, weight, update), in the order of the names."""
-    names = sorted(step.updates)
-    every = ([tensors[name].ravel() for tensors in step] for name in names)
-    return [
-        tuple(each[:: max(1, len(each) // MOST_ELEMENTS)] for each in three)  # type: ignore[misc]
-        for three in every
-    ]
+def _sampled(step: Step, names: Sequence[str]) -> Sample:
+    gradients, weights, updates = (np.concatenate([_elements(table[name]) for name in names]) for table in step)
+    return gradients, weights, updates
 
 
-def _fit(row: Row, samples: Sequence[Sequence[Sample]], unit: float) -> Recipe | None:
-    tensors = [row.directions(_history(of_tensor)) for of_tensor in zip(*samples, strict=True)]
+def _elements(tensor: Float64s) -> Float64s:
+    return tensor.ravel()[:: max(1, tensor.size // MOST_ELEMENTS)]
+
+
+def _fit(row: Row, samples: Sequence[Sample], sizes: Sequence[int], unit: float) -> Recipe | None:
+    directions = row.directions(_history(samples))
     rates, decays = [], []
-    for step in samples:
-        fit = _fit_step([next(each) for each in tensors], step, unit)
+    for sample in samples:
+        fit = _fit_step(next(directions), sample, sizes, unit)
         if fit is None:
             return None
         rates.append(fit[0])
@@ -231,55 +235,44 @@ def _fit(row: Row, samples: Sequence[Sequence[Sample]], unit: float) -> Recipe |
 
 def _history(samples: Sequence[Sample]) -> History:
     before: Float64s = np.zeros(())
-    for gradient, weight, update in samples:
-        yield gradient, weight, before
-        before = update
+    for gradients, weights, updates in samples:
+        yield gradients, weights, before
+        before = updates
 
 
-def _fit_step(directions: Sequence[Direction], step: Sequence[Sample], unit: float) -> tuple[float, list[float]] | None:
+def _fit_step(direction: Direction, sample: Sample, sizes: Sequence[int], unit: float) -> tuple[float, Float64s] | None:
     """Return the rate, and the decay of each tensor, or None if they do not explain the updates.
 
     They minimize the squared differences, in units of what rounding allows for each element. Each decay belongs to one
     tensor, so it can be eliminated.
+
+    sizes: The number of elements of each tensor.
     """
-    tensors = []
-    for each, (_, weight, update) in zip(directions, step, strict=True):
-        allowed = _allowed(weight, update, unit)
-        decayed = None if each.weight is None else each.weight / allowed
-        tensors.append((each.gradient / allowed, decayed, (update - each.carried) / allowed))
-    top = bottom = 0.0
-    for gradient, decayed, target in tensors:
-        across = _across(gradient, decayed)
-        top, bottom = top - float(across @ target), bottom + float(across @ across)
-    if not bottom:
-        return None if any(target.any() for _, _, target in tensors) else (math.nan, [0.0] * len(tensors))
-    rate, decays = top / bottom, []
-    for gradient, decayed, target in tensors:
-        rest, decay = target + rate * gradient, 0.0
-        if decayed is not None and decayed.any() and not (np.abs(rest) <= 1).all():
-            decay = -float(rest @ decayed) / float(decayed @ decayed)
-            rest = rest + decay * decayed
-        if not (np.abs(rest) <= 1).all():
-            return None
-        decays.append(decay / rate if rate else math.nan)
-    return rate, decays
+    starts = np.cumsum([0, *sizes[:-1]])
+
+    def dot(a: Float64s, b: Float64s) -> Float64s:
+        return np.add.reduceat(a * b, starts)
+
+    _, weights, updates = sample
+    largest = np.repeat(np.maximum.reduceat(np.abs(updates), starts), sizes)
+    allowed = unit * (2 * (np.abs(weights) + np.abs(updates)) + ROUNDING * largest)
+    allowed = np.where(allowed > 0, allowed, 1.0)
+    gradient, target = direction.gradient / allowed, (updates - direction.carried) / allowed
+    decayed = np.zeros_like(gradient) if direction.weight is None else direction.weight / allowed
+    squares = dot(decayed, decayed)
+    inverse = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
+    across = gradient - np.repeat(dot(gradient, decayed) * inverse, sizes) * decayed
+    if not (bottom := float(across @ across)):
+        return None if target.any() else (math.nan, np.zeros(len(sizes)))
+    rate = -float(across @ target) / bottom
+    rest = target + rate * gradient
+    fits = np.maximum.reduceat(np.abs(rest), starts) <= 1
+    decays = np.where(fits, 0.0, -dot(rest, decayed) * inverse)
+    rest = rest + np.repeat(decays, sizes) * decayed
+    return (rate, decays / rate if rate else decays) if (np.abs(rest) <= 1).all() else None
 
 
-def _allowed(weight: Float64s, update: Float64s, unit: float) -> Float64s:
-    """Return by how much rounding can change each element of the update."""
-    largest = float(np.abs(update).max(initial=0.0))
-    allowed = unit * (2 * (np.abs(weight) + np.abs(update)) + ROUNDING * largest)
-    return np.where(allowed > 0, allowed, 1.0)
-
-
-def _across(vector: Float64s, other: Float64s | None) -> Float64s:
-    """Return the part of the vector that is orthogonal to `other`."""
-    if other is None or not (square := float(other @ other)):
-        return vector
-    return vector - float(vector @ other) / square * other
-
-
-def _decay(decays: Sequence[Sequence[float]]) -> dict[str, object]:
+def _decay(decays: Sequence[Float64s]) -> dict[str, object]:
     """Rounding hides a small decay in some steps, so the largest one counts."""
     largest = [float(f"{max(of_tensor, key=abs):.3g}") for of_tensor in zip(*decays, strict=True)]
     if not any(largest):

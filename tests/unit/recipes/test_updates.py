@@ -151,3 +151,19 @@ def test_a_schedule_is_not_a_missing_bias_correction() -> None:
     assert differences(PLAIN["Adam"], found(halved)) == [
         Difference("learning rate", 0.03, (0.015, 0.0075, 0.00375, 0.001875))
     ]
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+@pytest.mark.parametrize("table", range(3))
+def test_numbers_that_are_not_finite_have_no_recipe(number: float, table: int) -> None:
+    steps = run(adam())
+    steps[1][table]["out"][2, 1] = number
+    assert recipes(steps) == []
+
+
+def test_tensors_without_elements_change_nothing() -> None:
+    steps = run(sgd())
+    empty = {"empty": np.zeros((0, 3))}
+    padded = [Step(*({**table, **empty} for table in step)) for step in steps]
+    assert recipes(padded) == recipes(steps)
+    assert recipes([Step(empty, empty, empty)]) == []
