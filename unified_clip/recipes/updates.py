@@ -26,6 +26,10 @@ ROUNDING = 64.0
 SAME_RATE = 1e-3
 """Rounding of the updates changes the rate by less."""
 
+SAME_DECAY = 0.05
+VISIBLE = 4.0
+"""A decay is visible if it changes some element by this many times what rounding allows."""
+
 RATE = "learning rate"
 BIAS_CORRECTION, PLACE_OF_EPS = "bias correction", "eps is added"
 DECAY, DECAY_OF = "weight decay", "decay added to"
@@ -219,18 +223,26 @@ def _elements(tensor: Float64s) -> Float64s:
     return tensor.ravel()[:: max(1, tensor.size // MOST_ELEMENTS)]
 
 
+class StepFit(NamedTuple):
+    rate: float
+    decays: Float64s
+    """For each tensor, or 0 if the update has none that is beyond rounding."""
+
+    visible: Float64s
+    """For each tensor, the smallest decay that is beyond rounding."""
+
+
 def _fit(row: Row, samples: Sequence[Sample], sizes: Sequence[int], unit: float) -> Recipe | None:
     directions = row.directions(_history(samples))
-    rates, decays = [], []
+    fits = []
     for sample in samples:
         fit = _fit_step(next(directions), sample, sizes, unit)
         if fit is None:
             return None
-        rates.append(fit[0])
-        decays.append(fit[1])
-    decay = _decay(decays)
+        fits.append(fit)
+    decay = _decay(fits)
     settings = {key: value for key, value in row.settings.items() if key != DECAY_OF or decay or DECAY in row.settings}
-    return Recipe({**settings, **decay}, rates)
+    return Recipe({**settings, **decay}, [each.rate for each in fits])
 
 
 def _history(samples: Sequence[Sample]) -> History:
@@ -240,7 +252,7 @@ def _history(samples: Sequence[Sample]) -> History:
         before = updates
 
 
-def _fit_step(direction: Direction, sample: Sample, sizes: Sequence[int], unit: float) -> tuple[float, Float64s] | None:
+def _fit_step(direction: Direction, sample: Sample, sizes: Sequence[int], unit: float) -> StepFit | None:
     """Return the rate, and the decay of each tensor, or None if they do not explain the updates.
 
     They minimize the squared differences, in units of what rounding allows for each element. Each decay belongs to one
@@ -263,23 +275,34 @@ def _fit_step(direction: Direction, sample: Sample, sizes: Sequence[int], unit: 
     inverse = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
     across = gradient - np.repeat(dot(gradient, decayed) * inverse, sizes) * decayed
     if not (bottom := float(across @ across)):
-        return None if target.any() else (math.nan, np.zeros(len(sizes)))
+        return None if target.any() else StepFit(math.nan, np.zeros(len(sizes)), np.full(len(sizes), np.inf))
     rate = -float(across @ target) / bottom
     rest = target + rate * gradient
     fits = np.maximum.reduceat(np.abs(rest), starts) <= 1
     decays = np.where(fits, 0.0, -dot(rest, decayed) * inverse)
     rest = rest + np.repeat(decays, sizes) * decayed
-    return (rate, decays / rate if rate else decays) if (np.abs(rest) <= 1).all() else None
+    if not (np.abs(rest) <= 1).all():
+        return None
+    visible = VISIBLE / (abs(rate) * np.maximum.reduceat(np.abs(decayed), starts))
+    return StepFit(rate, decays / rate if rate else decays, visible)
 
 
-def _decay(decays: Sequence[Float64s]) -> dict[str, object]:
-    """Rounding hides a small decay in some steps, so the largest one counts."""
-    largest = [float(f"{max(of_tensor, key=abs):.3g}") for of_tensor in zip(*decays, strict=True)]
-    if not any(largest):
+def _decay(fits: Sequence[StepFit]) -> dict[str, object]:
+    """Return the settings of the weight decay. The step with the largest learning rate shows a decay best."""
+    ordered = sorted(fits, key=lambda fit: -abs(np.nan_to_num(fit.rate)))
+    known = [
+        next((each for each in decays if each), 0.0) for decays in zip(*(fit.decays for fit in ordered), strict=True)
+    ]
+    visible = np.min([fit.visible for fit in fits], axis=0)
+    decay = known[int(np.argmin(visible))] or max(known, key=abs)
+    if not decay:
         return {}
-    shown = sorted({each for each in largest if each})
-    some = {"undecayed tensors": largest.count(0.0)} if 0.0 in largest else {}
-    return {DECAY: shown[0] if len(shown) == 1 else tuple(shown), **some}
+    others = [
+        each for each, limit in zip(known, visible, strict=True) if abs(each - decay) > max(limit, SAME_DECAY * decay)
+    ]
+    off, other = others.count(0.0), sorted({float(f"{each:.2g}") for each in others if each})
+    shown = float(f"{decay:.2g}")
+    return {DECAY: (shown, *other) if other else shown, **({"undecayed tensors": off} if off else {})}
 
 
 # -- comparing
@@ -328,7 +351,12 @@ def _settings_differ(old: Recipe, new: Recipe) -> list[Difference]:
     same_rates = all(
         math.isclose(a, b, rel_tol=SAME_RATE) or math.isnan(a + b) for a, b in zip(old.rates, new.rates, strict=False)
     )
-    return [each for each in pairs if each.old != each.new] + ([] if same_rates else [rates])
+    return [each for each in pairs if not _is_same(each)] + ([] if same_rates else [rates])
+
+
+def _is_same(pair: Difference) -> bool:
+    is_measured = pair.setting == DECAY and isinstance(pair.old, float) and isinstance(pair.new, float)
+    return pair.old == pair.new or (is_measured and math.isclose(pair.old, pair.new, rel_tol=SAME_DECAY))  # type: ignore[arg-type]
 
 
 def _rates(recipe: Recipe) -> float | tuple[float, ...]:
