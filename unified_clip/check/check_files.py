@@ -25,7 +25,8 @@ from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
 from .python.notebooks import NOTEBOOK
-from .rules import accepted, declared_keys, ignoring, patterns, required, settings, unused_entries
+from .rules import accepted, declared_keys, ignoring, patterns, required, settings
+from .rules.entries import Entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
@@ -59,25 +60,22 @@ def check(
 ) -> CheckReport:
     """Compare every clip in `files` with a clip configuration. `paths` are the paths that the user passed."""
     config = ClipConfig.load(clip)
-    rules = config.check or CheckRules()
-    unused_entries.check_removed(clip, rules)
-    trainer_files.check_rules(clip, rules)
-    root = clip.resolve().parent
+    entries = Entries(clip, config.check or CheckRules())
+    trainer_files.check_rules(clip, entries.rules)
     reports = [file for file in files if files_to_check.is_report(file)]
     files = [file for file in files if file not in reports]
     advance(len(reports))
     project = Project([path for path in files if path.suffix.lower() in SOURCES], cache(notebooks.python_source))
-    file_uses = _read(project, files, rules, root, advance)
-    declared_keys.add_declared(file_uses, project, files, config, root)
+    file_uses = _read(project, files, config, entries, advance)
     names = {file.name for file in files}
-    file_uses.uses = [_as_run(use, config, names) for use in file_uses.uses]
-    without_clips = list(required.each(rules.each, project, files, file_uses, root))
+    uses = declared_keys.compared(file_uses.uses, config, entries.root)
+    file_uses.uses = [_as_run(use, config, names) for use in uses]
+    without_clips = list(required.each(entries, project, files, file_uses))
     judge = Judge(config, clip)
     baseline = accepted.read(clip)
-    judged = _judge_all(judge, baseline, file_uses, without_clips, rules, root, nearest=nearest)
-    missing, notes = required.check(clip, rules.require, paths, files, file_uses, judged.unverified)
-    unused = unused_entries.find(clip, rules, judged.used, files, paths, file_uses.uses)
-    findings = [*judged.findings, *missing, *unused]
+    judged = _judge_all(judge, baseline, file_uses, without_clips, entries, nearest=nearest)
+    missing, notes = required.check(clip, entries.rules.require, paths, files, file_uses, judged.unverified)
+    findings = [*judged.findings, *missing, *entries.unused(files, paths)]
     return CheckReport(
         version=1,
         config=shown(clip),
@@ -122,24 +120,20 @@ class _JudgedClips:
     unverified: list[ClipUse] = field(default_factory=list)
     """The ignored clips that do not satisfy `check.require`."""
 
-    used: set[int] = field(default_factory=set)
-    """The indices of the `check.ignore` entries that ignore a finding."""
-
 
 def _judge_all(
     judge: Judge,
     baseline: accepted.Accepted,
     file_uses: FoundClips,
     without_clips: Sequence[ClipUse],
-    rules: CheckRules,
-    root: Path,
+    entries: Entries,
     *,
     nearest: bool,
 ) -> _JudgedClips:
     judged = _JudgedClips()
 
     def add(use: ClipUse, finding: Finding) -> Result:
-        finding = ignoring.applied(rules.ignore, use, finding, judge.config, root, judged.used)
+        finding = ignoring.applied(entries, use, finding, judge.config)
         if finding.ignored is not None:
             judged.ignored.append(finding)
             return "ignored"
@@ -150,9 +144,9 @@ def _judge_all(
         return cast("Result", finding.kind)
 
     for use in file_uses.uses:
-        result, finding = judge.judge(use, nearest=nearest or patterns.first_match(rules.nearest, use.path, root) != "")
+        result, finding = judge.judge(use, nearest=nearest or bool(entries.of_file("nearest", use.path)))
         result = add(use, finding) if finding is not None else result
-        judged.unverified += [use] if result == "ignored" and not ignoring.shows_clip(rules.ignore, use, root) else []
+        judged.unverified += [use] if result == "ignored" and not ignoring.shows_clip(entries, use) else []
         judged.clips.append(clip_result(use, result))
     for use in without_clips:
         add(use, make_finding(use, "missing", use.why_unknown, required.CLIP_HERE))
@@ -164,7 +158,7 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 
 
 def _read(
-    project: Project, files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]
+    project: Project, files: Sequence[Path], config: ClipConfig, entries: Entries, advance: Callable[[int], None]
 ) -> FoundClips:
     file_uses = FoundClips()
     sources, configurations, others = list[Path](), set[Path](), list[Path]()
@@ -173,7 +167,7 @@ def _read(
         if problem := files_to_check.unreadable(path):
             _add_unreadable(path, problem, file_uses)
         elif path.suffix.lower() != NOTEBOOK and (
-            (format_ := _declared(path, rules, root)) or trainer_files.may_be_configuration(path)
+            (format_ := entries.format_of(path)) or trainer_files.may_be_configuration(path)
         ):
             uses = trainer_files.read(path, format_)
             _add_configuration(path, uses, file_uses)
@@ -187,8 +181,9 @@ def _read(
             advance(1)
     file_uses.notes += _notes_on_other_files(file_uses)
     uses = source_files.read(project, sources, advance, configurations)
-    uses += _settings(project, sources, others, uses, file_uses.uses, configurations, root)
-    uses = list(_without_passed(list(notebooks.with_cells(uses)), file_uses, project, root))
+    readers = settings.Readers(project, config, entries, sources, uses)
+    uses = [*uses, *_settings(readers, files, others, file_uses.uses, configurations)]
+    uses = list(_without_passed(list(notebooks.with_cells(uses)), file_uses, project, entries.root))
     file_uses.uses = file_uses.uses + uses
     _leave_to_trainer(file_uses)
     file_uses.sources = len({use.path for use in uses})
@@ -196,31 +191,34 @@ def _read(
 
 
 def _settings(
-    project: Project,
-    sources: Sequence[Path],
+    readers: settings.Readers,
+    files: Sequence[Path],
     others: Sequence[Path],
-    clips: Sequence[ClipUse],
     of_trainers: Sequence[ClipUse],
     configurations: Set[Path],
-    root: Path,
 ) -> Iterator[ClipUse]:
-    """Yield the settings that clips read, or that are named like a clip, except those that `clips` compares.
+    """Yield the settings that clips read, or that are named like a clip, except those that another clip compares.
 
     others: The files that no known trainer reads.
     """
+    clips = readers.clips
     known = {*configurations, *(use.path for use in clips)}
     compared = {place for use in clips for place in use.origins}
+    arguments = {(use.path, use.line, use.clip.rpartition("(")[2]) for use in clips if use.config is not None}
     names = {name.encode() for use in clips for name in (use.attribute, use.option) if name}
     names |= {name.replace(b"_", b"-") for name in names}
-    for path in (*sources, *dict.fromkeys(others)):
-        is_source = path.suffix.lower() in SOURCES
-        text = project.read(path) if is_source else atomic_files.read_bytes(path)
-        if not (trainer_files.may_name_clip(path) or any(name in text for name in names)):
+    for path in files:
+        is_source = path in readers.sources
+        text = readers.project.read(path) if is_source else atomic_files.read_bytes(path) if path in others else b""
+        may_set_clip = text and (trainer_files.may_name_clip(path) or any(name in text for name in names))
+        if not (may_set_clip or readers.entries.of_file("key", path)):
             continue
         is_known = is_source and path in known and b"ml_collections" not in text
         of_trainer = {name for use in of_trainers if use.path == path for name in _options_of(use)}
-        for use in settings.named(project, path, sources, clips, root, of_trainer, is_known=is_known):
-            if (use.path, use.line) not in compared:
+        kind: settings.Kind = "declared" if not may_set_clip else "of clips" if is_known else "all"
+        for use in settings.named(readers, path, of_trainer, kind):
+            is_compared = (path, use.line) in compared or (path, use.line, f"{use.attribute}=)") in arguments
+            if use.is_declared or not is_compared:
                 yield use
 
 
@@ -229,10 +227,6 @@ def _options_of(use: ClipUse) -> Iterator[str]:
     trainer = FORMATS.get(use.format)
     if trainer is not None and use.document is not None and use.document.kind == "args":
         yield from (str(keys[-1]).replace("-", "_") for keys in placement.read_paths(use.document, trainer))
-
-
-def _declared(path: Path, rules: CheckRules, root: Path) -> str:
-    return rules.formats.get(patterns.first_match(rules.formats, path, root), "")
 
 
 def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:

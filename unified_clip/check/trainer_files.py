@@ -157,6 +157,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     file = document.get(trainer.row.engine_file) if trainer and trainer.row.engine_file else ""
     use = ClipUse(
         path, document.line(place) or 1, 1, title, format=name, document=document, engine=engine,
+        attribute=str(place[-1]) if place else "",
         engine_file=file if isinstance(file, str) else "",
     )  # fmt: skip
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ...config.check_rules import Ignore
@@ -14,6 +12,7 @@ from ...config.schema import is_off
 from ..clip_use import ClipUse, with_threshold
 from ..model import Finding
 from . import patterns
+from .entries import Entries
 
 NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved}, and the clip has another or an unknown effect. If you "
@@ -22,39 +21,34 @@ NOT_APPROVED = (
 )
 
 
-def matching(rules: Sequence[Ignore], use: ClipUse, root: Path) -> list[int]:
-    """Return the indices of the entries that match the file and the name of a clip."""
-    return [index for index, rule in enumerate(rules) if _applies(rule, use, root)]
+def _matching(entries: Entries, use: ClipUse) -> list[tuple[int, Ignore]]:
+    """Return (index, entry) for each entry that matches the file and the name of a clip."""
+    found = entries.of_file("ignore", use.path)
+    return [
+        (index, each) for index, each in found if not each.clip or patterns.as_regex(each.clip, ".*").search(use.clip)
+    ]
 
 
-def _applies(rule: Ignore, use: ClipUse, root: Path) -> bool:
-    is_clip = rule.clip is None or patterns.as_regex(rule.clip, ".*").search(use.clip) is not None
-    return is_clip and patterns.matches(rule.path, use.path, root)
-
-
-def applied(
-    rules: Sequence[Ignore], use: ClipUse, finding: Finding, config: ClipConfig, root: Path, used: set[int]
-) -> Finding:
+def applied(entries: Entries, use: ClipUse, finding: Finding, config: ClipConfig) -> Finding:
     """Add the reason of the first `check.ignore` entry that approves a finding.
 
     If no entry approves the effect of the clip, add advice about the first one that matches.
     """
-    indices = matching(rules, use, root)
-    used.update(indices)
-    for index in indices:
-        if approves(rules[index], use, config):
-            return finding.model_copy(update={"ignored": rules[index].reason})
-    if not indices:
-        return finding
-    why = NOT_APPROVED.format(index=indices[0] + 1, approved=approval(rules[indices[0]], config))
-    return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
+    found = _matching(entries, use)
+    entries.use("ignore", *(index for index, _ in found))
+    for _, entry in found:
+        if approves(entry, use, config):
+            return finding.model_copy(update={"ignored": entry.reason})
+    for index, entry in found[:1]:
+        why = NOT_APPROVED.format(index=index + 1, approved=approval(entry, config))
+        return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
+    return finding
 
 
-def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
+def shows_clip(entries: Entries, use: ClipUse) -> bool:
     if use.config is not None:
         return not is_off(use.config)
-    entries = [rules[index] for index in matching(rules, use, root)]
-    return any(each.threshold is not None or each.rule not in (None, "none") for each in entries)
+    return any(each.threshold is not None or each.rule not in (None, "none") for _, each in _matching(entries, use))
 
 
 def approval(rule: Ignore, config: ClipConfig) -> str:

@@ -20,6 +20,7 @@ from ..model import Finding
 from ..python import notebooks
 from ..trainer_files import SOURCES
 from . import patterns
+from .entries import Entries
 
 WILDCARD = re.compile(r"[*?]")
 OTHER_TOOLS = re.compile(
@@ -89,17 +90,15 @@ def check(
     return findings, notes
 
 
-def each(
-    globs: Sequence[str], project: Project, files: Sequence[Path], file_uses: FoundClips, root: Path
-) -> Iterator[ClipUse]:
+def each(entries: Entries, project: Project, files: Sequence[Path], file_uses: FoundClips) -> Iterator[ClipUse]:
     """Yield a `ClipUse` for each file of `check.each` that trains and reaches no clip.
 
     A file reaches the clips in itself, and in the modules of the project that it imports.
     """
     clipping = _files_of([use for use in file_uses.uses if not use.is_setting])
     for file in files:
-        glob = patterns.first_match(globs, file, root)
-        module = project.readable(file) if glob and file.suffix.lower() in SOURCES else None
+        globs = entries.of_file("each", file)
+        module = project.readable(file) if globs and file.suffix.lower() in SOURCES else None
         code = _training(module) if module is not None else None
         if module is None or code is None:
             continue
@@ -107,7 +106,7 @@ def each(
         if not reached & clipping:
             why = WITHOUT_CLIP.format(code=shortened(code.func))
             line = notebooks.line_of(file, code.lineno)
-            yield ClipUse(file, line, 1, f'check.each "{glob}"', config=ClipConfig(rule="none"), why_unknown=why)
+            yield ClipUse(file, line, 1, f'check.each "{globs[0][1]}"', config=ClipConfig(rule="none"), why_unknown=why)
 
 
 def _training(module: Module) -> ast.Call | None:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..._kit.static_values import is_number
+from ...config.check_rules import DeclaredKey
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
 from ...config.formats import FORMATS, convert, placement
@@ -22,10 +24,17 @@ from ...source.project import Project
 from .. import settings
 from ..clip_use import ClipUse, NamedValue, inner_values, with_threshold
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
-from ..settings import REMOVED, Setting
+from ..settings import REMOVED, WORDS, Setting
 from ..trainer_files import GLOB, SOURCES, has_number
 from . import patterns
+from .entries import Entries
 
+ANY = "*"
+"""In a declared key, this part matches any part."""
+
+NO_NUMBER = (
+    "The value of this key is {value}, which is no number, and the entry {index} of check.key does not list it in off."
+)
 AT_RUN_TIME = "The value of this key, {code}, is only known at run time. Write a number."
 WHY = (
     "This setting is named like a clip setting, but the code that reads the setting is unknown. Compare its value with "
@@ -65,48 +74,78 @@ OF_A_SCRIPT = (
 )
 
 
-def named(
-    project: Project,
-    path: Path,
-    sources: Sequence[Path],
-    clips: Sequence[ClipUse],
-    root: Path,
-    of_trainer: Set[str],
-    *,
-    is_known: bool,
-) -> Iterator[ClipUse]:
-    """Yield the settings of a file that a clip reads, such as grad_clip = 1.0, with the rule of this clip.
+Kind = Literal["all", "of clips", "declared"]
+
+
+@dataclass(frozen=True)
+class Readers:
+    """What gives a setting its meaning: entries of `check.key`, trainers, and the clips that read the setting."""
+
+    project: Project
+    config: ClipConfig
+    entries: Entries
+    sources: Sequence[Path]
+    """The files with code. Code near a setting is its reader. Other code is its reader only if no code near the
+    setting reads this name, and if the name of the setting is the name of a clip setting."""
+
+    clips: Sequence[ClipUse]
+
+    @property
+    def root(self) -> Path:
+        return self.entries.root
+
+
+def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Iterator[ClipUse]:
+    """Yield the settings of a file that an entry of `check.key` declares, or that a clip reads.
 
     One `ClipUse` contains the values of all other settings that are named like a clip setting.
 
-    sources: The files with code. Code near a setting is its reader. Other code is its reader only if no code near the
-    setting reads this name, and if the name of the setting is the name of a clip setting.
     of_trainer: The options that the trainer of a script reads. The check compares them with its other options.
-    is_known: Whether the clip of this file is known. If so, leave out the settings that no clip reads.
+    kind: "of clips" leaves out the settings that no clip reads. "declared" also leaves out those that a clip reads.
     """
-    near = [other for other in sources if patterns.is_near(other, path, root)]
+    project, clips = readers.project, readers.clips
+    near = [other for other in readers.sources if patterns.is_near(other, path, readers.root)]
     others: list[Setting] = []
     of_clips: list[Setting] = []
     options = {use.option for use in clips if use.code}
     names = {name for use in clips for name in (use.attribute, use.option)}
+    keys = readers.entries.of_file("key", path)
 
-    def may_set_clip(path: Sequence[str]) -> bool:
-        return MAY_BE_CLIP.search(".".join(path)) is not None or path[-1].replace("-", "_") in names
+    def is_wanted(path: Sequence[str]) -> bool:
+        if any(is_key(key, path) for _, key in keys):
+            return True
+        may_set_clip = MAY_BE_CLIP.search(".".join(path)) is not None or path[-1].replace("-", "_") in names
+        return may_set_clip and kind != "declared"
 
-    for setting in settings.of_file(project, path, may_set_clip):
-        if setting.command and setting.value != REMOVED and _option(setting) in of_trainer:
+    try:
+        found = settings.of_file(project, path, is_wanted)
+    except ConfigError as error:
+        yield ClipUse(path, 1, 1, "file with a declared key", why_unknown=str(error), is_declared=True)
+        return
+    for setting in found:
+        declared = [(index, key) for index, key in keys if is_key(key, setting.path)]
+        if declared and not isinstance(setting.value, dict):
+            readers.entries.use("key", *(index for index, _ in declared))
+            read = partial(_of_declared, *declared[0], readers.config)
+            yield _read(path, setting, read, is_declared=True)
+            continue
+        is_of_trainer = setting.command and setting.value != REMOVED and _option(setting) in of_trainer
+        if kind == "declared" or is_of_trainer:
             continue
         replaces = any(_reads(use, path, setting) for use in clips if use.path in near)
-        rule = _rule(project, setting, clips, near, sources, replaces=replaces)
-        use = _with_key_of_trainer(path, setting) or _with_rule(path, setting, rule, replaces=replaces)
-        if use is None and setting.command:
+        rule = _rule(project, setting, clips, near, readers.sources, replaces=replaces)
+        use = None
+        if reader := _trainer_reader(setting) or _rule_reader(setting, rule):
+            option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
+            use = _read(path, setting, reader, is_setting=True, option=option)
+        elif setting.command:
             use = _of_command(path, setting, options)
         if use is not None:
             yield use
         elif has_number(setting.value) and not (setting.is_option or setting.command):
-            others += [setting] if rule or (not is_known and _is_like_clip(setting)) else []
+            others += [setting] if rule or (kind == "all" and _is_like_clip(setting)) else []
             of_clips += [setting] if rule else []
-    for (line, column), text in settings.command_texts(project, path):
+    for (line, column), text in settings.command_texts(project, path) if kind != "declared" else ():
         for setting in settings.in_commands(text) if "--" in text or MAY_BE_CLIP.search(text) else ():
             if _is_like_clip(setting) or _option(setting) in options:
                 yield _named(path, setting._replace(line=line, column=column), why_unknown=COMMAND_LINE)
@@ -118,23 +157,64 @@ def named(
         yield _named(path, others[0], why_unknown=why, values=values, code=every)
 
 
-def _with_key_of_trainer(path: Path, setting: Setting) -> ClipUse | None:
-    """Return the clip of a key that only one trainer has, such as `training.max_norm`, on a command line or in code."""
+Read = Callable[[Any], ClipConfig]
+
+
+def is_key(key: DeclaredKey, path: Sequence[str]) -> bool:
+    parts = key.key.replace("-", "_").split(".")
+    names = [name.replace("-", "_") for name in path[-len(parts) :]]
+    return len(names) == len(parts) and all(part in (ANY, name) for part, name in zip(parts, names, strict=True))
+
+
+def _of_declared(index: int, key: DeclaredKey, config: ClipConfig, value: Any) -> ClipConfig:
+    """Return the clip of a value at a declared key. Raise ConfigError if the value is no number and not in `off`.
+
+    index: The index of the entry in `check.key`.
+    """
+    if value is None or any(_equal(value, each) for each in key.off):
+        return ClipConfig(rule="none")
+    if not is_number(value):
+        raise ConfigError(NO_NUMBER.format(value=format_value(value), index=index + 1))
+    family = key.family or config.family
+    settings: dict[str, Any] = {"family": family} if family and key.rule != "value" else {}
+    return ClipConfig(rule=key.rule, threshold=float(value), **settings)
+
+
+def _equal(value: Any, off: Any) -> bool:
+    value, off = (WORDS.get(each.lower(), each) if isinstance(each, str) else each for each in (value, off))
+    return bool(value == off) and isinstance(value, bool) == isinstance(off, bool)
+
+
+def _read(path: Path, setting: Setting, read: Read, **fields: Any) -> ClipUse:
+    """Return the clip of a setting, as `read` reads its value."""
+    try:
+        if setting.code:
+            raise ConfigError(AT_RUN_TIME.format(code=setting.code))
+        return _named(path, setting, config=read(setting.value), **fields)
+    except (ConfigError, OverflowError) as error:
+        unknown = (NamedValue(setting.name, None),)
+        return _named(path, setting, why_unknown=str(error), values=unknown, **fields)
+
+
+def _trainer_reader(setting: Setting) -> Read | None:
+    """Return the reader of a key that only one trainer has, such as `training.max_norm`, in a command or in code."""
     keys = setting.path if setting.command else setting.path[-2:]
     is_long = len(keys) > 1 or setting.command != ""
     trainer = next((each for each in FORMATS.values() if is_long and keys in each.option_keys), None)
     if trainer is None or setting.value == REMOVED:
         return None
-    use = ClipUse(path, setting.line, setting.column, f"{trainer.title}: {'.'.join(keys)}")
-    data: Any = setting.value
-    for key in reversed(keys):
-        data = {key: data}
-    try:
-        if setting.code:
-            raise ConfigError(AT_RUN_TIME.format(code=setting.code))
-        return replace(use, config=ClipConfig(**convert.settings((trainer, Document("", "", "args", data)))))
-    except ConfigError as error:
-        return replace(use, why_unknown=str(error))
+
+    def read(data: Any) -> ClipConfig:
+        for key in reversed(keys):
+            data = {key: data}
+        return ClipConfig(**convert.settings((trainer, Document("", "", "args", data))))
+
+    return read
+
+
+def _rule_reader(setting: Setting, rule: ClipConfig | None) -> Read | None:
+    is_threshold = is_number(setting.value) and 0 < setting.value <= sys.float_info.max
+    return partial(with_threshold, rule) if rule is not None and (is_threshold or setting.changes) else None
 
 
 def _rule(
@@ -162,17 +242,6 @@ def _rule(
     return next(iter(rules.values())) if len(rules) == 1 else None
 
 
-def _with_rule(path: Path, setting: Setting, rule: ClipConfig | None, *, replaces: bool) -> ClipUse | None:
-    if rule is not None and is_number(setting.value) and 0 < setting.value <= sys.float_info.max:
-        config = with_threshold(rule, float(setting.value))
-        option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
-        return _named(path, setting, config=config, is_setting=True, option=option)
-    if rule is not None and setting.changes:
-        why = AT_RUN_TIME.format(code=setting.code)
-        return _named(path, setting, why_unknown=why, values=(NamedValue(setting.name, None),))
-    return None
-
-
 def _of_command(path: Path, setting: Setting, options: Set[str]) -> ClipUse | None:
     """Return a clip of unknown effect for an option that a clip of another script reads, or that is named like one."""
     name = ".".join(setting.path)
@@ -191,11 +260,12 @@ def _sets_rule(setting: Setting) -> bool:
 
 
 def _named(path: Path, setting: Setting, **fields: Any) -> ClipUse:
-    is_short = path.suffix.lower() in SOURCES and not setting.command
-    name = setting.name if is_short else ".".join(setting.path)
-    value = setting.value if isinstance(setting.value, str) else format_value(setting.value)
-    clip = f"~{name}" if value == REMOVED else f"{name} = {value:.60}"
-    return ClipUse(path, setting.line, setting.column, clip, **fields)
+    is_short = path.suffix.lower() in SOURCES and not (setting.command or fields.get("is_declared"))
+    name, value = setting.name if is_short else ".".join(setting.path), setting.code
+    if not value:
+        value = str(setting.value) if setting.command else format_value(setting.value)
+    clip = f"~{name}" if setting.value == REMOVED else f"{name} = {value:.60}"
+    return ClipUse(path, setting.line, setting.column, clip, attribute=_option(setting), **fields)
 
 
 def _is_like_clip(setting: Setting) -> bool:
