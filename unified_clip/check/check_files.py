@@ -20,7 +20,7 @@ from ..config.schema import is_off
 from ..port.ported_clip import SET_OUTSIDE
 from ..source.project import Project
 from . import command_lines, files_to_check, trainer_files
-from .clip_use import ARGUMENT_FORMATS, ClipUse, FoundClips, shown
+from .clip_use import ARGUMENT_FORMATS, ClipUse, FoundClips, of_unread_file, shown
 from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
@@ -235,7 +235,7 @@ def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:
         change = "Split the file" if problem.startswith(files_to_check.TOO_LARGE) else "Make the file readable"
         advice = "or compare its clips with the clip configuration by hand, and add it to check.ignore with a reason."
         why = f"The file is not read. {problem} {change}, {advice}"
-        file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
+        file_uses.uses.append(of_unread_file(path, "file", why))
     else:
         file_uses.notes.append(f"{shown(path)} is not read. {problem} The file mentions no clip.")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._kit import atomic_files
+from .._kit.atomic_files import FileError
 from ..config.clip_config import ClipConfig
-from ..config.documents import Document
+from ..config.documents import Document, format_value
 
 OWN = "unified_clip"
 MAX_GRAD_NORM = "max_grad_norm"
@@ -26,6 +30,9 @@ ARGUMENT_FORMATS = {
 
 RUN_TIME_THRESHOLD = re.compile(r"The threshold, |\S+ sets \w+, so the threshold")
 """Matches the reason of a finding if only the threshold of the clip is unknown."""
+
+LINE = re.compile(r"\b[Ll]ine (\d+)")
+"""Matches the line in the reason why a file cannot be read."""
 
 ONE_PER_GROUP = (
     "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
@@ -56,6 +63,10 @@ def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
             yield from inner_values(inner, name)
     else:
         yield NamedValue(name, value)
+
+
+def listed(values: Iterable[NamedValue]) -> str:
+    return ", ".join(f"{each.name} = {format_value(each.value)}" for each in values)
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,8 @@ class ClipUse:
     """The other checked files that import the clip's configuration."""
 
     code: str = ""
-    """The code of a call in Python, or all settings of a file that might be clips, or ''."""
+    """What `--accept` accepts, besides the name: the code of a call in Python, all settings of a file that might be
+    clips, or the digest of a file that cannot be read. Otherwise ''."""
 
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""
@@ -154,6 +166,14 @@ def shown(path: Path) -> str:
     """Return a path with "/" on all systems. If the file is below the working directory, the path is relative."""
     relative = os.path.relpath(path)
     return path.as_posix() if relative.startswith("..") else Path(relative).as_posix()
+
+
+def of_unread_file(path: Path, clip: str, why: str, **fields: Any) -> ClipUse:
+    """Return a clip of unknown effect for a file that cannot be read. `--accept` does not accept a changed file."""
+    line, code = LINE.search(why), ""
+    with contextlib.suppress(FileError):  # a file that cannot be opened
+        code = f"sha256 {hashlib.sha256(atomic_files.read_bytes(path)).hexdigest()}"
+    return ClipUse(path, int(line[1]) if line else 1, 1, clip, why_unknown=why, code=code, **fields)
 
 
 def with_threshold(rule: ClipConfig, threshold: Any) -> ClipConfig:

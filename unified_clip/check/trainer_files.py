@@ -25,7 +25,7 @@ from ..config.schema import is_off
 from ..errors import ConfigError
 from ..port.catalog import clip_function
 from . import command_lines
-from .clip_use import ClipUse, NamedValue, inner_values
+from .clip_use import LINE, ClipUse, NamedValue, inner_values, listed, of_unread_file
 from .command_lines import CLIP_NAMES, text_names_clip
 from .python.notebooks import NOTEBOOK, all_code
 
@@ -39,8 +39,6 @@ CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)|global[-_]?norm")
 MISPLACED = "UC105"
 
 CALLBACK = "ClipCallback"
-
-LINE = re.compile(r", line (\d+)")
 
 JSON_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
@@ -87,7 +85,7 @@ def _read(path: Path, format_: str) -> list[ClipUse]:
         except ConfigError as error:
             is_readable = not format_ and _is_commented_json(path)
             is_unread = not is_readable and (format_ or _has_clip_word(path))
-            uses = [_unknown(path, "configuration", str(error))] if is_unread else []
+            uses = [of_unread_file(path, "configuration", str(error))] if is_unread else []
             return _unrecognised(path) if is_readable else uses
         uses = [_use(path, candidate, version) for candidate in candidates]
     if command_lines.is_shell(path):
@@ -103,7 +101,8 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
         names = [use.format for use in uses]
         advice = f'In check.formats, set "{GLOB}" to the right format, such as "{names[0]}".'
-        return [_unknown(path, "configuration", f"The format of the file is unclear: {' or '.join(names)}. {advice}")]
+        why = f"The format of the file is unclear: {' or '.join(names)}. {advice}"
+        return [ClipUse(path, 1, 1, "configuration", why_unknown=why, code=uses[0].code)]
     (document, config), clips = (uses[0].document, uses[0].config), uses[:1]
     if document is None or (config is not None and is_off(config)):
         return clips
@@ -157,7 +156,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     file = document.get(trainer.row.engine_file) if trainer and trainer.row.engine_file else ""
     use = ClipUse(
         path, document.line(place) or 1, 1, title, format=name, document=document, engine=engine,
-        attribute=str(place[-1]) if place else "",
+        attribute=str(place[-1]) if place else "", code=listed(_values(document)),
         engine_file=file if isinstance(file, str) else "",
     )  # fmt: skip
     try:
@@ -175,11 +174,6 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     return replace(use, config=config, by_default=is_default, has_key=bool(place))
 
 
-def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
-    line = LINE.search(why)
-    return ClipUse(path, int(line[1]) if line else 1, 1, clip, why_unknown=why, format=format_)
-
-
 def _unrecognised(path: Path) -> list[ClipUse]:
     """Return one clip of unknown effect if the file mentions a clip. Otherwise, return []."""
     suffix = path.suffix.lower()
@@ -189,7 +183,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
             f"The file mentions a clip, but unified-clip does not read {files}. Compare the clip with the clip "
             f"configuration by hand, and add the file to check.ignore with a reason."
         )
-        return [_unknown(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
+        return [of_unread_file(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
     may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)
     if not (_has_clip_word(path) or may_clip):
         return []
@@ -197,7 +191,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     clip_keys = placement.clip_keys(document)
     may_clip = may_clip and all(map(document.shows, TRAINING_ARGUMENTS)) and not any(map(document.shows, NO_TRAINER))
     if may_clip and not clip_keys:
-        return [_unknown(path, "TrainingArguments", BY_DEFAULT)]
+        return [ClipUse(path, 1, 1, "TrainingArguments", why_unknown=BY_DEFAULT)]
     return _targets(path, document)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..._kit import atomic_files
 from ..._kit.parse import UnreadableSourceError, parse_python
-from ..clip_use import ClipUse
+from ..clip_use import LINE, ClipUse, of_unread_file
 from ..command_lines import text_names_clip
 
 NOTEBOOK = ".ipynb"
@@ -26,9 +26,6 @@ FILES = ("writefile", "file", "writetemplate")
 MAGIC = re.compile(r"(\s*)(?:[%!?]+(.*)|[\w.]+\?{1,2}\s*)")
 ASSIGNED = re.compile(r"(\s*[\w,. ]+=\s*)[%!](.*)")
 """Matches an assignment from a shell command, such as files = !ls."""
-
-LINE = re.compile(r"\b([Ll])ine (\d+)")
-"""Matches a line number in the reason of a finding."""
 
 NOT_PYTHON = (
     "This cell mentions a clip, but is not valid Python. Correct the cell, or add the cell to check.ignore with a "
@@ -190,9 +187,9 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
         notebook = read(path)
     except NotebookError as error:
         is_named = text_names_clip(atomic_files.read_bytes(path))
-        return [ClipUse(path, 1, 1, "notebook", why_unknown=NO_NOTEBOOK.format(reason=error))] if is_named else []
+        return [of_unread_file(path, "notebook", NO_NOTEBOOK.format(reason=error))] if is_named else []
     return [
-        ClipUse(path, line, 1, "cell", why_unknown=NOT_PYTHON)
+        ClipUse(path, line, 1, "cell", why_unknown=NOT_PYTHON, code=text)
         for line, text in notebook.other.items()
         if text_names_clip(text.encode())
     ]
@@ -208,8 +205,8 @@ def with_cells(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
 
 def _placed(use: ClipUse, notebook: Notebook) -> ClipUse:
     def renamed(match: re.Match[str]) -> str:
-        words = notebook.place(int(match[2])).words
-        return words.capitalize() if match[1] == "L" else words
+        words = notebook.place(int(match[1])).words
+        return words.capitalize() if match[0].startswith("L") else words
 
     place = notebook.place(use.line)
     name = place.words if use.clip == "cell" else f"{use.clip} in {place.words}"

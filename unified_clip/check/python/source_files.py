@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import hashlib
 import math
 import re
 import sys
@@ -14,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._kit import atomic_files
-from ..._kit.atomic_files import FileError
 from ..._kit.parse import UnreadableSourceError, parse_expression
 from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
@@ -26,14 +23,14 @@ from ...config.schema import is_off
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, is_like_gradient, settings
 from ...port.port_files import port_all
-from ...port.ported_clip import OFF, SET_OUTSIDE, Meaning, PortedClip, PortedFile, UnreadableFile
+from ...port.ported_clip import OFF, SET_OUTSIDE, Meaning, PortedClip, PortedFile
 from ...port.verdicts import MADE_OF_GRADIENT
 from ...source.constants import constant, followed
 from ...source.module import Module, is_of_self
 from ...source.project import Project
 from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
-from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, with_threshold
+from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, of_unread_file, with_threshold
 from ..rules.settings import name_of
 from . import clip_calls, notebooks, own_clips
 from .clip_calls import calls_at
@@ -43,8 +40,6 @@ MEASURES = ("get_total_norm", "global_norm")
 
 
 SCALES = ("div_", "mul_")
-
-LINE = re.compile(r"^Line (\d+)")
 
 ADVICE = re.compile(r"^Port |^Then change |by hand")
 ONE_BOUND = (
@@ -68,6 +63,10 @@ AUTO = (
 )
 UNKNOWN_THRESHOLD = "The threshold, {code}, is only known at run time."
 NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or converts the value. Write a number."
+UNPACKED = (
+    "{call} unpacks arguments, and the check does not read which ones. It compares a threshold in a mapping where the "
+    "mapping is written. Pass each argument by name, or add the clip to check.ignore with a reason."
+)
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Pass a constant value, or add "
     "the clip to check.ignore with a reason."
@@ -88,7 +87,7 @@ def read(
     for file in (file for file in ported if file.sites):
         native = _native_uses(project, file, configurations, is_replaced=file.path in clipping)
         uses += [use for use in native if use is None or (use.path, use.line, use.column) not in own.calls]
-    uses += [_unreadable(file) for file in unreadable]
+    uses += [of_unread_file(file.path, "Python source", file.reason) for file in unreadable]
     for path in paths:
         uses += notebooks.clips_outside_python(path)
     return _without_measures([use for use in uses if use is not None])
@@ -136,15 +135,6 @@ def _is_set_by_code(module: Module, use: ClipUse) -> bool:
     stores = (node for node in module.nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     statements = (module.parents[node] for node in stores if node.attr == argument)
     return any(isinstance(module.parents[each], (*FUNCTIONS, ast.Module)) for each in statements)
-
-
-def _unreadable(file: UnreadableFile) -> ClipUse:
-    line, code = LINE.search(file.reason), ""
-    with contextlib.suppress(FileError):  # a file that cannot be opened
-        digest = hashlib.sha256(atomic_files.read_bytes(file.path)).hexdigest()
-        code = f"sha256 {digest}"  # if the file changes, it is not accepted any more
-    place = (file.path, int(line[1]) if line else 1, 1, "Python source")
-    return ClipUse(*place, why_unknown=file.reason, code=code)
 
 
 def _native(
@@ -220,8 +210,8 @@ def _with_settings(
         reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
         unknown = NOT_CALLED if call is None else RUN_TIME
         why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
-        if function is not None and _is_unpacked(call):
-            return _unpacked(function, use(why_unknown=why))
+        if function is not None and call is not None and _is_unpacked(call):
+            return _unpacked(function, use(why_unknown=UNPACKED.format(call=shortened(call))))
         if not _is_set_outside(site, call):
             return use(why_unknown=why)
         option = site.name.rpartition("(")[2].rstrip("=)")
@@ -236,8 +226,8 @@ def _with_settings(
     if call is None:  # an argument of a trainer
         return _with_loss_scaling(module, _under_deepspeed(module, use(config)))
     _check_arguments(module, call, site.name)
-    if function is not None and _is_unpacked(call):  # the other settings, such as norm_type, are unknown
-        return use(why_unknown=RUN_TIME)
+    if function is not None and _is_unpacked(call):
+        return use(why_unknown=UNPACKED.format(call=shortened(call)))
     code = clip_calls.with_threshold_slot(call, function.parameters, function.limits) if function else ""
     clip_calls.check(module, call, config.rule, clip_calls.kind_of(function) if function else "in place")
     return use(config, call=code)

@@ -22,7 +22,7 @@ from ...source.constants import followed
 from ...source.module import Module
 from ...source.project import Project
 from .. import settings
-from ..clip_use import ClipUse, NamedValue, inner_values, with_threshold
+from ..clip_use import ClipUse, NamedValue, inner_values, listed, of_unread_file, with_threshold
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
 from ..settings import REMOVED, WORDS, Setting
 from ..trainer_files import GLOB, SOURCES, has_number
@@ -120,7 +120,7 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
     try:
         found = settings.of_file(project, path, is_wanted)
     except ConfigError as error:
-        yield ClipUse(path, 1, 1, "file with a declared key", why_unknown=str(error), is_declared=True)
+        yield of_unread_file(path, "file with a declared key", str(error), is_declared=True)
         return
     for setting in found:
         declared = [(index, key) for index, key in keys if is_key(key, setting.path)]
@@ -153,8 +153,7 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
     if others:
         why = WHY if path.suffix.lower() in SOURCES else NO_FORMAT.replace(GLOB, GLOB.format(file=path.name))
         why = MAY_BE_OFF if others[0] in of_clips else why
-        every = ", ".join(f"{each.name} = {format_value(each.value)}" for each in values)
-        yield _named(path, others[0], why_unknown=why, values=values, code=every)
+        yield _named(path, others[0], why_unknown=why, values=values, code=listed(values))
 
 
 Read = Callable[[Any], ClipConfig]
