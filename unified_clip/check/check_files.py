@@ -35,7 +35,7 @@ CONFIGURATIONS = re.compile(r"conf(ig)?s?/")
 """Matches the files of a Hydra program whose code is in another folder, such as src."""
 
 SET_IN_FILES = (
-    "{place} {clip}: The source does not set this clip. The check compares the clip in {files}, and assumes that the "
+    "The source does not set this clip. The check compares the clip in {files}, and assumes that the "
     "trainer gets its arguments from there. Options on a command line override a file."
 )
 
@@ -183,10 +183,9 @@ def _read(
     uses = source_files.read(project, sources, advance, configurations)
     readers = settings.Readers(project, config, entries, sources, uses)
     uses = [*uses, *_settings(readers, files, others, file_uses.uses, configurations)]
-    uses = list(_without_passed(list(notebooks.with_cells(uses)), file_uses, project, entries.root))
-    file_uses.uses = file_uses.uses + uses
-    _leave_to_trainer(file_uses)
-    file_uses.sources = len({use.path for use in uses})
+    of_sources = list(notebooks.with_cells(uses))
+    file_uses.uses = [*_without_left(file_uses, of_sources, project, entries.root)]
+    file_uses.sources = len({use.path for use in of_sources} & {use.path for use in file_uses.uses})
     return file_uses
 
 
@@ -254,27 +253,40 @@ def _notes_on_other_files(file_uses: FoundClips) -> Iterator[str]:
         yield f"{shown(path)} {sets} no clip: {why} Also check the file or script that sets the clip."
 
 
-def _without_passed(uses: Sequence[ClipUse], file_uses: FoundClips, project: Project, root: Path) -> Iterator[ClipUse]:
-    """Leave out trainers whose arguments come from outside of the source, if their checked files set the clip.
-
-    An example is `Trainer(**cfg.trainer)`. The check compares the clip in the files.
-    """
-    own = {use.path for use in uses if use.is_own}
+def _without_left(
+    file_uses: FoundClips, of_sources: Sequence[ClipUse], project: Project, root: Path
+) -> Iterator[ClipUse]:
+    """Leave out the clips whose threshold another checked file or trainer sets, with a note."""
+    uses = [*file_uses.uses, *of_sources]
+    own = {use.path for use in of_sources if use.is_own}
+    has_trainer = any(use.format in BY_TRAINER or use.package in BY_TRAINER for use in uses)
     for use in uses:
-        files: list[ClipUse] = []
+        note = LEFT_TO_TRAINER if has_trainer and _is_left_to_trainer(use) else ""
         if SET_OUTSIDE in use.why_unknown:
-            files = _files_of_trainer(use, file_uses.uses, root, is_hydra=b"hydra" in project.read(use.path))
-            files = [each for each in files if _sets_clip(each) or not use.is_set_outside]
-        configs = [each.config for each in files if each.config is not None]
-        is_known = len(configs) == len(files) > 0
-        if is_known and (use.path not in own or all(map(is_off, configs))):
-            names = " and ".join(dict.fromkeys(f"{shown(each.path)}:{each.line}" for each in files))
-            file_uses.notes.append(
-                SET_IN_FILES.format(place=f"{shown(use.path)}:{use.line}", clip=use.clip, files=names)
-            )
+            files = _files_that_set(use, uses, root, is_hydra=b"hydra" in project.read(use.path))
+            if files and (use.path not in own or all(each.config and is_off(each.config) for each in files)):
+                note = SET_IN_FILES.format(files=" and ".join(dict.fromkeys(map(_line, files))))
+        if note:
+            file_uses.notes.append(f"{_line(use)} {use.clip}: {note}")
             file_uses.elsewhere.append(use.path)
         else:
             yield use
+
+
+def _files_that_set(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: bool) -> Sequence[ClipUse]:
+    """Return the clips in files from which the arguments of a trainer such as `Trainer(**cfg.trainer)` come, if all of
+    them are known."""
+    files = _files_of_trainer(use, uses, root, is_hydra=is_hydra)
+    files = [each for each in files if _sets_clip(each) or not use.is_set_outside]
+    return files if all(each.config is not None for each in files) else []
+
+
+def _is_left_to_trainer(use: ClipUse) -> bool:
+    """Return whether a file of Accelerate leaves the threshold of DeepSpeed to the trainer."""
+    if use.format != "accelerate" or use.engine != DEEPSPEED or use.document is None:
+        return False
+    place = placement.first_read(use.document, FORMATS["accelerate"])
+    return use.by_default or use.document.get(*place) == "auto"
 
 
 def _line(use: ClipUse) -> str:
@@ -293,14 +305,3 @@ def _files_of_trainer(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_h
 
 def _sets_clip(use: ClipUse) -> bool:
     return use.has_key or (use.config is not None and is_off(use.config))
-
-
-def _leave_to_trainer(file_uses: FoundClips) -> None:
-    has_trainer = any(use.format in BY_TRAINER or use.package in BY_TRAINER for use in file_uses.uses)
-    for use in [use for use in file_uses.uses if has_trainer and use.format == "accelerate"]:
-        place = placement.first_read(use.document, FORMATS["accelerate"]) if use.document is not None else ()
-        is_auto = use.by_default or (use.document is not None and use.document.get(*place) == "auto")
-        if is_auto and use.engine == DEEPSPEED:
-            file_uses.uses.remove(use)
-            file_uses.elsewhere.append(use.path)
-            file_uses.notes.append(f"{_line(use)} {use.clip}: {LEFT_TO_TRAINER}")

@@ -177,8 +177,6 @@ def _check_part(module: Module, tensors: ast.expr) -> None:
     while (inner := _without_filter(tensors)) is not None:
         tensors = followed(module, inner)
     match tensors:
-        case ast.Call(func=ast.Attribute(value=owner, attr="parameters" | "named_parameters")):
-            is_part = _is_part(module, owner) and not _is_passed(module, tensors)
         case ast.Call(func=function):
             is_part = last_name(function) == "filter"
         case ast.Subscript(slice=ast.Slice(lower=None, upper=None)):
@@ -208,24 +206,3 @@ def _without_filter(tensors: ast.expr) -> ast.expr | None:
 
 def _has_gradient(condition: ast.expr) -> bool:
     return HAS_GRADIENT.search(ast.unparse(condition)) is not None
-
-
-def _is_part(module: Module, owner: ast.expr) -> bool:
-    """Return whether the file also takes the parameters of an object around `owner`, as of `model` in `model.head`."""
-    objects = {ast.unparse(call.func.value) for call in module.calls if _takes_parameters(call)}  # type: ignore[attr-defined]
-    while isinstance(owner, ast.Attribute | ast.Subscript):
-        owner = owner.value
-        if ast.unparse(owner) in objects:
-            return True
-    return False
-
-
-def _takes_parameters(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr in ("parameters", "named_parameters")
-
-
-def _is_passed(module: Module, tensors: ast.expr) -> bool:
-    """Return whether code passes the same parameters to another call, such as an optimizer."""
-    code = ast.unparse(tensors)
-    values = [each for call in module.calls for each in (*call.args, *(keyword.value for keyword in call.keywords))]
-    return sum(ast.unparse(each) == code for each in values) > 1
