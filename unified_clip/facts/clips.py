@@ -31,6 +31,8 @@ MODULE_ALIASES = (
     ),
 )
 
+FAMILIES = {"torch": "pytorch", "tensorflow": "tensorflow", "paddle": "paddle", "jax": "paddle", "optax": "paddle"}
+
 ROW = ConfigDict(extra="forbid", strict=True)
 
 
@@ -152,9 +154,20 @@ def names(kind: str) -> tuple[str, ...]:
 
 @functools.cache
 def clip_functions() -> dict[str, ClipFunction]:
-    file = "functions.toml"
-    functions = _rows(file, "function", ClipFunction, _tables(file)["function"])
+    rows = map(_complete, _tables("functions.toml")["function"])
+    functions = _rows("functions.toml", "function", ClipFunction, list(rows))
     return {name: function for function in functions for name in (function.name, *function.aliases)}
+
+
+def _complete(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add what follows from the name of a function: its framework, with the family of its rule, and its replacement."""
+    if "like" in row:
+        return row
+    package, last = row["name"].partition(".")[0], row["name"].rpartition(".")[2]
+    framework = row.get("framework", {"tf": "tensorflow"}.get(package, package))
+    family = FAMILIES.get(framework, "") if "rule" in row else ""
+    replacement = "" if "why_not" in row else last
+    return {"framework": framework, "family": family, "replacement": replacement, **row}
 
 
 @functools.cache
