@@ -1,8 +1,7 @@
 """Parse configuration files. Errors contain the file, the line and the key."""
 
-from .document import Document
+from .document import BASE_KEYS, Document, inheriting
 from .files import DOCUMENT_KINDS, dump, kind_of, parse, read_text
-from .inheritance import BASE_KEYS, inheriting
 from .keys import Key, Unknown, dotted, format_value, infinity
 from .yaml_text import Yaml12Number
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,11 @@ from ...errors import ConfigError
 from .keys import UNKNOWN, Duplicate, Key, Unknown, dotted, format_value
 
 INTERPOLATED = ("yaml", "json", "toml")
+BASE_KEYS = ("_BASE_", "_base_")
+
+HEADER = re.compile(r"\s*(#.*\n\s*)*#\s*@package\s+(?!_group_)\S")
+"""Matches the comment with which Hydra merges a file into another table than the one of its folder."""
+
 RESOLVE = "Write the value here, or import the resolved configuration, which Hydra prints with `--cfg job --resolve`."
 
 
@@ -101,3 +107,33 @@ class Document:
             value = Unknown(value, RESOLVE)
         if isinstance(value, Unknown):
             raise self.wrong(keys, value.problem, UNKNOWN)
+
+
+def inheriting(document: Document) -> tuple[Key, ...] | None:
+    """Return the key by which a file inherits settings from other files, such as `_BASE_` or Hydra's `defaults`.
+
+    Return () if a comment of Hydra shows that there are other files, and None if the file inherits nothing. Each file
+    is read on its own: a file that inherits, and that does not set the threshold, has no clip of its own.
+    """
+    data = document.data if isinstance(document.data, dict) else {}
+    for key in BASE_KEYS:
+        if _names_files(data.get(key)):
+            return (key,)
+    if _is_composed(data.get("defaults")):
+        return ("defaults",)
+    return () if document.kind == "yaml" and HEADER.match(document.text) else None
+
+
+def _names_files(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return isinstance(value, Unknown) or (bool(values) and all(isinstance(text, str) for text in values))
+
+
+def _is_composed(defaults: Any) -> bool:
+    """Return whether a `defaults` list names files of the program, and not only of Hydra itself."""
+    entries = defaults if isinstance(defaults, list) else []
+    names = [next(iter(entry)) if isinstance(entry, dict) and len(entry) == 1 else entry for entry in entries]
+    if not all(isinstance(name, str) and name.strip() for name in names):
+        return False
+    groups = [name.split()[-1].strip("/").partition("/")[0] for name in names]  # without words such as `override`
+    return any(group not in ("_self_", "hydra") for group in groups)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,11 @@ from ..._kit.atomic_files import FileError
 from ..._kit.limits import DEFAULT_NESTING
 from ..._kit.plain_json import plain
 from ...errors import ConfigError
-from . import json_text, python_text, script_options, toml_text, yaml_text
+from . import python_text, script_options, toml_text, yaml_text
 from .document import Document
-from .keys import Parsed, ParseError
+from .keys import MAX_DIGITS, NOT_VALID, Duplicate, Key, Parsed, ParseError, too_long
 
 DOCUMENT_KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
-PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.parse}
 
 
 def kind_of(path: Path) -> str:
@@ -56,6 +57,51 @@ def _parsed(text: str, kind: str) -> Parsed:
     parsed = PARSERS[kind](text)
     _check_depth(parsed.data)
     return parsed
+
+
+def _parse_json(text: str) -> Parsed:
+    repeated: list[str] = []
+
+    def table(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(items)
+        if len(result) < len(items):
+            repeated.extend(name for name, number in Counter(name for name, _ in items).items() if number > 1)
+        return result
+
+    def short_int(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise too_long(text, digits)
+        return int(digits)
+
+    try:
+        data = json.loads(text, object_pairs_hook=table, parse_int=short_int)
+    except json.JSONDecodeError as error:
+        raise ParseError(error.lineno, NOT_VALID.format("JSON", error.msg)) from None
+    return Parsed(data, _duplicates(text, repeated[0]) if repeated else (), partial(_line_in_json, text))
+
+
+@lru_cache(maxsize=8)
+def _as_yaml(text: str) -> Parsed:
+    return yaml_text.parse(text.replace("\t", " "))
+
+
+def _line_in_json(text: str, keys: Sequence[Key]) -> int | None:
+    try:
+        return _as_yaml(text).line_of(keys)
+    except (ParseError, RecursionError):
+        return None
+
+
+def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
+    try:
+        return _as_yaml(text).duplicates
+    except (ParseError, RecursionError):
+        raise ParseError(
+            None, f"the key {name!r} occurs twice. Parsers use the last value. Remove the first key."
+        ) from None
+
+
+PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": _parse_json}
 
 
 def _check_depth(data: Any) -> None:
