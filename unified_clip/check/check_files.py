@@ -200,15 +200,15 @@ def _settings(
 
     others: The files that no known trainer reads.
     """
-    clips = readers.clips
+    clips, sources, unknown = readers.clips, {*readers.sources}, {*others}
     known = {*configurations, *(use.path for use in clips)}
     compared = {place for use in clips for place in use.origins}
     arguments = {(use.path, use.line, use.clip.rpartition("(")[2]) for use in clips if use.config is not None}
     names = {name.encode() for use in clips for name in (use.attribute, use.option) if name}
     names |= {name.replace(b"_", b"-") for name in names}
     for path in files:
-        is_source = path in readers.sources
-        text = readers.project.read(path) if is_source else atomic_files.read_bytes(path) if path in others else b""
+        is_source = path in sources
+        text = readers.project.read(path) if is_source else atomic_files.read_bytes(path) if path in unknown else b""
         may_set_clip = text and (trainer_files.may_name_clip(path) or any(name in text for name in names))
         if not (may_set_clip or readers.entries.of_file("key", path)):
             continue

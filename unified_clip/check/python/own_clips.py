@@ -43,6 +43,10 @@ NOT_CALLED = (
     "function, write its full name, and pass a number as the threshold. Or add this clip to check.ignore with a reason."
 )
 
+UNREAD = (
+    "No checked code reads {name}, so this configuration clips nothing. Clip with it, as in {name}(gradients), or "
+    "remove this line. If another file uses {name}, also pass that file to the check."
+)
 HIDDEN = (
     "The file reads names of unified_clip by `import *` or `getattr`, so its clips are unknown. Import each name that "
     "the file uses."
@@ -92,7 +96,10 @@ def read(project: Project, paths: Sequence[Path]) -> OwnClips:
             users.setdefault(creation, set()).add(module.path)
         if (called := _clip_call(module, read)) is not None:
             calls.append(_of_call(module, *called, uses[creation].config))
-    own = [replace(use, users=tuple(sorted(users.get(node, set()) - {use.path}))) for node, use in uses.items()]
+    own = [
+        replace(use, users=tuple(sorted(users[node] - {use.path}))) if node in users else _unread(project, node, use)
+        for node, use in uses.items()
+    ]
     places = {(use.path, use.line, use.column) for use in calls}
     return OwnClips([*own, *(use for use in calls if use.why_unknown)], places)
 
@@ -143,6 +150,13 @@ def _creation(project: Project, module: Module, node: ast.expr, depth: int = 0) 
         assert isinstance(value.func, ast.Attribute)
         return _creation(project, found.module if found is not None else module, value.func.value, depth + 1)
     return value
+
+
+def _unread(project: Project, creation: ast.AST, use: ClipUse) -> ClipUse:
+    """Mark a `ClipConfig` in a variable that no code reads."""
+    targets = getattr(project.module(use.path).parents.get(creation), "targets", [])
+    is_unread = use.config is not None and not use.call and [type(each) for each in targets] == [ast.Name]
+    return replace(use, config=None, why_unknown=UNREAD.format(name=targets[0].id)) if is_unread else use
 
 
 def _clip_call(module: Module, read: ast.AST) -> tuple[ast.Call, str] | None:
