@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,21 +26,24 @@ class Recordings:
     def __init__(self, folder: Path, pairs: Iterable[Pair]) -> None:
         shutil.copytree(TRAINING, folder, dirs_exist_ok=True)
         scripts = dict.fromkeys(script for pair in pairs for script in (pair.old, pair.new))
-        self._folder = folder
-        self._paths = {script: folder / f"{script.name}_{number}.py" for number, script in enumerate(scripts)}
+        codes = {script: script.code(folder) for script in scripts}
+        self._codes = {
+            script: (folder / f"{script.name}_{zlib.crc32(code.encode()):08x}.py", code)
+            for script, code in codes.items()
+        }
         self._recorded: set[str] = set()
 
     def file(self, script: Script) -> Path:
         if script.modules not in self._recorded:
             self._recorded.add(script.modules)
             self._record(script.modules)
-        return self._paths[script].with_suffix(".jsonl")
+        return self._codes[script][0].with_suffix(".jsonl")
 
     def _record(self, modules: str) -> None:
         jobs = []
-        for script, path in self._paths.items():
-            if script.modules == modules:
-                path.write_text(script.code(self._folder), encoding="utf-8")
+        for script, (path, code) in self._codes.items():
+            if script.modules == modules and not path.with_suffix(".jsonl").exists():
+                path.write_text(code, encoding="utf-8")
                 jobs.append((str(path), str(path.with_suffix(".jsonl"))))
         environment = os.environ | CPU_ONLY | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         environment |= {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
