@@ -5,18 +5,24 @@ The scripts of `tests/support/training` run unchanged. A port of `tests/data/por
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
 import pytest
 from support.planted import pairs
-from support.planted.pairs import Pair
-from support.planted.recordings import TRAINING, Recordings
+from support.planted.pairs import Mistake, Pair
+from support.planted.recordings import TRAINING, Recordings, losses
+from support.planted.scoreboard import ROUNDING, VERDICTS, judge, score
 
 from unified_clip.recording.compare import RecordingComparison, compare
 from unified_clip.recording.report import sentences
 
 PAIRS = pairs.read()
-RIGHT = [title for title, pair in PAIRS.items() if not pair.mistakes]
+KNOWN = pairs.verdicts()
+RIGHT = [title for title, pair in PAIRS.items() if not pair.mistakes and title not in KNOWN]
 WRONG = [title for title, pair in PAIRS.items() if pair.named]
-ROUNDING = {"rounding", "rounding noise", "rounding that has grown"}
+Compared = Callable[[Pair], RecordingComparison]
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +30,9 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     return Recordings(tmp_path_factory.mktemp("training"), PAIRS.values())
 
 
-def compared(recordings: Recordings, pair: Pair) -> RecordingComparison:
-    return compare(recordings.file(pair.old), recordings.file(pair.new))
+@pytest.fixture(scope="module")
+def compared(recordings: Recordings) -> Compared:
+    return cache(lambda pair: compare(recordings.file(pair.old), recordings.file(pair.new)))
 
 
 def test_ports_replace_passages_that_exist_and_their_mistakes_are_fields() -> None:
@@ -35,11 +42,58 @@ def test_ports_replace_passages_that_exist_and_their_mistakes_are_fields() -> No
         assert pair.old != pair.new, title
         assert {field for mistake in pair.mistakes for field in mistake.fields} <= pairs.fields().keys(), title
 
+    assert KNOWN.keys() <= PAIRS.keys()
+    assert {*KNOWN.values()} < {*VERDICTS}
+
+
+@pytest.mark.parametrize(
+    ("named", "same", "verdict"),
+    [
+        ([["betas"], ["threshold"]], False, "right"),
+        ([["betas", "momentum"], ["threshold", "betas"]], False, "right"),
+        ([["threshold"]], False, "partly"),
+        ([["threshold"], ["threshold"]], False, "partly"),
+        ([["threshold"], ["weights"]], False, "WRONG"),
+        ([], False, "unknown"),
+        ([], True, "WRONG"),
+    ],
+)
+def test_a_verdict_on_two_mistakes(named: Sequence[Sequence[str]], same: bool, verdict: str) -> None:
+    mistakes = [Mistake(("betas",), 0.9, 0.5), Mistake(("threshold", "clip rule"), 1.0, 2.0)]
+    assert judge(mistakes, named, same=same) == verdict
+
+
+@pytest.mark.parametrize(
+    ("named", "same", "verdict"), [([], True, "right"), ([], False, "unknown"), ([["threshold"]], True, "WRONG")]
+)
+def test_a_verdict_on_a_right_port(named: Sequence[Sequence[str]], same: bool, verdict: str) -> None:
+    assert judge([], named, same=same) == verdict
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("title", PAIRS)
+def test_mistakes_and_only_mistakes_change_the_losses(recordings: Recordings, title: str) -> None:
+    pair = PAIRS[title]
+    old, new = (losses(recordings.file(script)) for script in (pair.old, pair.new))
+    if len(old) != len(new):  # for example, accumulated gradients have more losses
+        assert pair.old.name != pair.new.name
+        return
+    equal = np.allclose(old, new, rtol=2e-5, atol=1e-7)
+    tiny = any("eps of the clip" in mistake.fields for mistake in pair.mistakes)
+    assert equal == (not pair.mistakes or tiny)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("title", PAIRS)
+def test_the_verdict_is_right_or_known(compared: Compared, title: str) -> None:
+    judged = score(PAIRS[title], compared(PAIRS[title]))
+    assert judged.verdict == KNOWN.get(title, "right"), "\n".join((judged.headline, *judged.texts))
+
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("title", RIGHT)
-def test_a_right_port_differs_by_rounding_only(recordings: Recordings, title: str) -> None:
-    comparison = compared(recordings, PAIRS[title])
+def test_a_right_port_differs_by_rounding_only(compared: Compared, title: str) -> None:
+    comparison = compared(PAIRS[title])
     text = "\n".join(sentences.report_lines(comparison))
     assert {finding.kind for finding in comparison.findings} <= ROUNDING, text
     assert all(comparison.divergences.values()), text
@@ -48,9 +102,9 @@ def test_a_right_port_differs_by_rounding_only(recordings: Recordings, title: st
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("title", WRONG)
-def test_a_wrong_port_is_named_at_the_first_differing_step(recordings: Recordings, title: str) -> None:
+def test_a_wrong_port_is_named_at_the_first_differing_step(compared: Compared, title: str) -> None:
     pair = PAIRS[title]
-    comparison = compared(recordings, pair)
+    comparison = compared(pair)
     text = "\n".join(sentences.report_lines(comparison))
     assert pair.named is not None
     named = [

@@ -77,6 +77,11 @@ def read() -> dict[str, Pair]:
     return pairs
 
 
+def verdicts() -> Mapping[str, str]:
+    """Return the known verdicts on `compare` that are not right, by the titles of pairs."""
+    return tomllib.loads(VERDICTS.read_text(encoding="utf-8"))
+
+
 def _pair(entry: Mapping[str, Any], variants: Mapping[str, Script]) -> Pair:
     named = Named(**entry["named"]) if "named" in entry else None
     old, new = (_script(entry[side], variants) for side in ("old", "new"))

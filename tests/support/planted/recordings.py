@@ -20,6 +20,12 @@ TRAINING = SUPPORT / "training"
 SECONDS = 300
 
 
+def losses(recording: Path) -> list[float]:
+    """Return the losses of a recording, in their order, without the engine of `compare`."""
+    lines = [json.loads(line) for line in recording.read_text(encoding="utf-8").splitlines()]
+    return [float(loss) for line in lines for loss in (*line.get("losses", ()), *line.get("logged", {}).values())]
+
+
 class Recordings:
     """The recordings of all scripts. The first request for one of a framework records all of that framework."""
 

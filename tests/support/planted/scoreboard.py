@@ -29,7 +29,7 @@ from support.planted import pairs
 from support.planted.pairs import Mistake, Pair
 from support.planted.recordings import Recordings
 
-from unified_clip.recording.compare import compare
+from unified_clip.recording.compare import RecordingComparison, compare
 from unified_clip.recording.report import model
 
 VERDICTS = ("right", "partly", "unknown", "WRONG")
@@ -52,12 +52,13 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "left out": ("clipped parameters", "frozen parameters"),
     "repeated parameter": ("clipped parameters",),
     "parameters of another network": ("clipped parameters",),
-    "left-out clip": ("clip rule", "clipped parameters", "place of the clip", "number of clips"),
+    "left-out clip": ("clipped parameters", "place of the clip", "number of clips"),
     "clipping after the step": ("place of the clip",),
     "the clip does not reach the step": ("place of the clip", "clip rule"),
     "clipped twice": ("number of clips",),
     "several clips before a step": ("number of clips", "accumulation"),
     "clipping before unscaling": ("loss scale",),
+    "not finite in one run": ("loss scale", "data or loss"),
     "scaled gradients": ("gradients", "accumulation"),
     "gradient accumulation": ("accumulation", "steps of the optimizer"),
     "gradients are not cleared": ("clearing",),
@@ -85,7 +86,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     r"\bnesterov\b": ("Nesterov",),
     r"\b(betas?|beta_?[12]|rho|alpha)\b": ("betas",),
     r"\beps(ilon)?\b": ("eps of the optimizer",),
-    r"\binitial_accumulator_value\b": ("accumulator",),
+    r"\binitial (mean or sum of squared gradients|accumulator)": ("accumulator",),
     r"\bbias correction\b": ("bias correction",),
     r"\bhas no weight decay for\b": ("decayed parameters", "weight decay"),
     r"\bweight[ _]decay \S*\d": ("weight decay", "decayed parameters"),
@@ -93,6 +94,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 """The fields that a text about another optimizer or learning rate names, by the words of the text. It names all."""
 
 OF_SETTINGS = {"another optimizer", "another learning rate"}
+HEDGED = "This is only a possible cause"
 
 
 class Score(NamedTuple):
@@ -105,6 +107,9 @@ class Score(NamedTuple):
 
 
 def named_fields(cause: str, text: str) -> Iterator[tuple[str, ...]]:
+    """Return the fields that each part of a text names. Advice on what to compare names none."""
+    if HEDGED in text:
+        return
     if cause in OF_SETTINGS:
         yield from (fields for words, fields in SETTINGS.items() if re.search(words, text, re.IGNORECASE))
     elif cause in NAMES:
@@ -128,8 +133,8 @@ def judge(mistakes: Sequence[Mistake], named: Iterable[Sequence[str]], *, same: 
     return "WRONG" if same else "unknown"
 
 
-def score(pair: Pair, recordings: Recordings) -> Score:
-    report = model.build(compare(recordings.file(pair.old), recordings.file(pair.new)))
+def score(pair: Pair, comparison: RecordingComparison) -> Score:
+    report = model.build(comparison)
     findings = [
         (finding.mistake, finding.text)
         for divergence in report.divergences
@@ -177,7 +182,10 @@ def main() -> None:
     of = {title: pair for title, pair in pairs.read().items() if not options.titles or title in options.titles}
     with tempfile.TemporaryDirectory() as folder:
         recordings = Recordings(options.recordings or Path(folder), of.values())
-        scores = {title: score(pair, recordings) for title, pair in of.items()}
+        scores = {
+            title: score(pair, compare(recordings.file(pair.old), recordings.file(pair.new)))
+            for title, pair in of.items()
+        }
     for title, judged in scores.items():
         print(f"{judged.verdict:8} {title}")
         if options.texts:

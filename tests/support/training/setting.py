@@ -55,3 +55,18 @@ def text(batches: int, sequences: int, length: int, seed: int = 0) -> np.ndarray
 # -- a regression
 
 INPUTS, TARGETS = array("inputs", 96, 8), array("targets", 96, 2, scale=2.0)
+
+
+# -- a classification, and images for a convolutional network
+
+CLASSES, STEPS, ROWS = 4, 10, 12
+FEATURES = array("features", STEPS * ROWS, 8)
+IMAGES = array("images", STEPS * ROWS, 6, 6, 2)
+LABELS = np.random.default_rng(7).integers(0, CLASSES, STEPS * ROWS)
+
+
+# -- noise and samples for two networks
+
+LATENT, SAMPLE, PLAYED = 4, 6, 8
+NOISE = array("noise", PLAYED, 2, ROWS, LATENT)
+SAMPLES = array("samples", PLAYED, ROWS, SAMPLE) + np.float32(1.0)
