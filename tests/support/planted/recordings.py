@@ -17,7 +17,7 @@ from unified_clip._kit.workers import CPU_ONLY
 
 SUPPORT = Path(__file__).parents[1]
 TRAINING = SUPPORT / "training"
-SECONDS = 300
+SECONDS = 900
 
 
 def losses(recording: Path) -> list[float]:

@@ -46,7 +46,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "inexact norm": ("coefficient",),
     "given norm": ("coefficient",),
     "16 bits": ("coefficient",),
-    "clip by hand": ("coefficient", "clip rule"),
     "not clipped": ("coefficient", "clip rule"),
     "clipped below the threshold": ("coefficient", "clip rule"),
     "left out": ("clipped parameters", "frozen parameters"),
@@ -76,7 +75,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "another place of the optimizer's eps": ("place of the optimizer's eps",),
 }
 """The fields that a cause of `compare` names. It names any of them. A cause that is missing here names none, such as
-"other gradients"."""
+"other gradients", or "clip by hand", which says that a clip was not compared."""
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     r"uses the optimizer": ("optimizer", "coupling of the decay"),
