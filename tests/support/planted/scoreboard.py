@@ -147,10 +147,10 @@ def score(pair: Pair, comparison: RecordingComparison) -> Score:
 
 def sums(scores: Mapping[str, Score], of: Mapping[str, Pair]) -> dict[str, dict[str, int]]:
     """Count the verdicts by the number of planted mistakes."""
-    kinds = {"right ports": 0, "one mistake": 1, "two mistakes": 2}
+    kinds = ("right ports", "one mistake", "several mistakes")
     counted = {
-        kind: Counter(scores[title].verdict for title, pair in of.items() if len(pair.mistakes) == number)
-        for kind, number in kinds.items()
+        kind: Counter(scores[title].verdict for title, pair in of.items() if min(len(pair.mistakes), 2) == number)
+        for number, kind in enumerate(kinds)
     }
     counted["all"] = Counter(score.verdict for score in scores.values())
     return {kind: {verdict: count[verdict] for verdict in VERDICTS} for kind, count in counted.items()}
@@ -178,7 +178,14 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--texts", action="store_true", help="also print the headline and the causes")
     options = parser.parse_args()
-    of = {title: pair for title, pair in pairs.read().items() if not options.titles or title in options.titles}
+    every = pairs.read()
+    if unknown := [title for title in options.titles if title not in every]:
+        parser.error(
+            f"tests/data/ports has no pair with the title {unknown[0]!r}. Run without titles to list them all."
+        )
+    if options.write and options.titles:
+        parser.error("--write needs the verdicts of all pairs. Leave out the titles.")
+    of = {title: every[title] for title in options.titles or every}
     with tempfile.TemporaryDirectory() as folder:
         recordings = Recordings(options.recordings or Path(folder), of.values())
         scores = {
@@ -190,7 +197,7 @@ def main() -> None:
         if options.texts:
             print(*(f"         {text}" for text in (judged.headline, *judged.texts)), sep="\n")
     for kind, counts in sums(scores, of).items():
-        print(f"{kind:13}", *(f"{count:4} {verdict}" for verdict, count in counts.items()))
+        print(f"{kind:16}", *(f"{count:4} {verdict}" for verdict, count in counts.items()))
     if options.json:
         options.json.write_text(json.dumps(as_data(scores, of), indent=1), encoding="utf-8")
     if options.write:
