@@ -28,11 +28,11 @@ from ._kit import atomic_files, install
 from ._kit.display import flush_or_discard, print_error
 from .bench import cli as bench_command
 from .check import cli as check_command
+from .compare import cli as compare_command
 from .config import cli as config_commands
 from .config.explain import cli as explain_command
 from .parity import cli as parity_command
 from .port import cli as port_command
-from .recording import cli as compare_command
 from .recording.launch import cli as record_command
 from .verify import cli as verify_command
 

@@ -597,7 +597,7 @@ def test_a_recording_has_the_norm_of_each_gradient(kit: Kit, tmp_path: Path) -> 
     with unified_clip.record(tmp_path / "run.jsonl", norms=True):
         ClipConfig(rule="global_norm", threshold=2.0)({"a": kit.tensor([3.0, 4.0])})
     (line,) = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
-    assert line["parameters"] == {"a": {"shape": [2], "norm": 5.0}}
+    assert line["parameters"] == {"a": {"shape": [2], "norm": 5.0, "sample": [3.0, 4.0, 3.0, 4.0]}}
 
 
 def test_a_configuration_is_copied_without_its_history(kit: Kit) -> None:

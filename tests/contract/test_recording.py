@@ -160,18 +160,20 @@ def test_each_group_of_a_call_is_a_clip_event_of_the_same_step(kit: Kit, tmp_pat
 
 
 def test_norms_of_gradients_and_weights_have_names(kit: Kit, tmp_path: Path) -> None:
-    param_grads = make_param_grads(kit)
+    numbers = [[3.0, -4.0], [0.25, 12.0]]
+    param_grads = make_param_grads(kit, numbers)
     named = {"first": param_grads[0][0], "second": param_grads[1][0]}
     with unified_clip.record(tmp_path / "run.jsonl", norms=True, names=named):
         kit.namespace.GradientClipByGlobalNorm(1.0)(param_grads)
     (line,) = events_of(tmp_path / "run.jsonl")
-    sums = [entry.pop("fingerprints") for entry in line["parameters"].values()]
-    assert [len(entry) for entry in sums] == [2, 2]  # both weights are vectors, which have one order of axes
+    for entry, gradient, weight in zip(line["parameters"].values(), numbers, named.values(), strict=True):
+        assert set(entry.pop("sample")) == set(np.ravel(gradient))
+        assert set(entry.pop("weight_sample")) == set(np.ravel(kit.array(weight)).tolist())
     assert line["parameters"] == {
         "first": {"shape": [2], "norm": 5.0, "weight": close_on_device(kit, norm(kit.array(named["first"])))},
         "second": {
-            "shape": [2, 2],
-            "norm": close_on_device(kit, norm(NUMBERS[1])),
+            "shape": [2],
+            "norm": close_on_device(kit, norm(numbers[1])),
             "weight": close_on_device(kit, norm(kit.array(named["second"]))),
         },
     }
@@ -183,8 +185,8 @@ def test_the_keys_of_dicts_are_names(kit: Kit, tmp_path: Path) -> None:
         kit.namespace.clip_by_global_norm(grads, 1.0)
     (line,) = events_of(tmp_path / "run.jsonl")
     assert line["parameters"] == {  # gradients without weights
-        "layer.weight": {"shape": [2], "norm": 5.0},
-        "layer.bias": {"shape": [1], "norm": 1.0},
+        "layer.weight": {"shape": [2], "norm": 5.0, "sample": [3.0, 4.0, 3.0, 4.0]},
+        "layer.bias": {"shape": [1], "norm": 1.0, "sample": [1.0, 1.0]},
     }
 
 

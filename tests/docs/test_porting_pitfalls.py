@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +19,8 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(not (find_spec("torch") and find_spec("tensorflow")), reason="needs PyTorch and TensorFlow"),
 ]
-NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+SIZE = re.compile(r"(?<=at most )\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+"""The size of rounding errors depends on the processor."""
 
 
 RECORD = """
@@ -38,6 +40,10 @@ def compared(folder: Path, *files: str, max_ulp: int = 64) -> list[str]:
     return run(folder, "-m", "unified_clip", "compare", *files, "--max-ulp", f"{max_ulp}").splitlines()
 
 
+def without_size(lines: Iterable[str]) -> set[str]:
+    return {SIZE.sub("#", line) for line in lines}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("embeddings")
@@ -47,9 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_port_with_the_stored_rows_has_the_same_numbers(folder: Path) -> None:
     lines = compared(folder, "embedding_tf.jsonl", recorded(folder, "embedding_torch", SCRIPTS["embedding_torch"]))
-    same, loss = SAME.splitlines()
-    assert same in lines
-    assert NUMBER.sub("#", loss) in [NUMBER.sub("#", line) for line in lines]
+    assert without_size(SAME.splitlines()) <= without_size(lines)
 
 
 def test_pytorchs_adam_is_named_as_the_cause(folder: Path) -> None:
@@ -66,7 +70,7 @@ def test_pytorchs_adam_is_named_as_the_cause(folder: Path) -> None:
     for line in WRONG.splitlines():
         assert line in lines
     assert any(
-        line.startswith("loss differs from step 2 on") and line.endswith("The values differ by at most 77 %.")
+        line.startswith("loss differs from step 2 on") and line.endswith("The values differ by at most 31 %.")
         for line in lines
     )
 
@@ -85,7 +89,7 @@ def test_a_port_of_summed_rows_needs_no_code_of_its_own(folder: Path) -> None:
         "    optimizer.param_groups[0]['eps'] = 1e-7 / (1 - 0.999**optimizer.t) ** 0.5\n    optimizer.step",
     )
     port = recorded(folder, "dense", code)
-    same = "The runs are the same: 16 calls, up to 512 ULP."  # Keras rounds the betas to float32
-    assert same in compared(folder, summed, port, max_ulp=512)
+    same, _ = SAME.splitlines()
+    assert without_size([same]) <= without_size(compared(folder, summed, port, max_ulp=512))  # Keras rounds the betas
     lines = compared(folder, recorded(folder, "dense_adam_run", adam), "embedding_tf.jsonl")
     assert any(line.startswith("Squared rows: keras.optimizers.Adam of embedding_tf.jsonl") for line in lines)

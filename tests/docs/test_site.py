@@ -191,8 +191,8 @@ def test_every_library_has_a_row(site: Path) -> None:
 
 def test_the_page_of_the_notebook_shows_code_and_output(site: Path) -> None:
     text = (site / "notebook.md").read_text(encoding="utf-8")
-    assert "```python\nfrom unified_clip.recording.compare import compare\n" in text
-    assert "```text\nfirst difference: step 1\n" in text
+    assert "```python\nfrom unified_clip.compare.recordings import compare\n" in text
+    assert "```text\nper tensor for global, from step 1 on: " in text
     assert "%pip" not in text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import subprocess
@@ -16,7 +15,7 @@ import keras
 import pytest
 import tensorflow as tf
 from support.agreement import agreeing
-from support.epsilon import BETA2, BETAS, check_places
+from support.optimizer_rules import EPS, RATE, check_rules
 
 import unified_clip
 from unified_clip import ClipWarning
@@ -605,26 +604,23 @@ def test_an_optimizer_with_an_unknown_setting_does_not_end_the_training(tmp_path
     assert (weights[0].numpy() != WEIGHTS[0]).all()
 
 
-@pytest.mark.nightly
-def test_the_place_of_epsilon() -> None:
-    def steps(name: str, eps: float, gradients: Sequence[float]) -> list[float]:
-        betas = {"beta_1": 0.5, "beta_2": BETA2} if name.lower() in BETAS else {}
+def test_the_rules_of_its_optimizers_are_identified() -> None:
+    def weights_of(name: str, gradients: Sequence[Any]) -> list[Any]:
         decay = {"weight_decay": 0.0} if name == "AdamW" else {}
-        optimizer = getattr(keras.optimizers, name)(0.125, epsilon=eps, **betas, **decay)
-        return changes(lambda gradient, weight: optimizer.apply([gradient], [weight]), gradients)
+        optimizer = getattr(keras.optimizers, name)(RATE, epsilon=EPS, **decay)
+        return weights_after(lambda gradient, weight: optimizer.apply([gradient], [weight]), gradients)
 
-    def tensorflow_1_steps(name: str, eps: float, gradients: Sequence[float]) -> list[float]:
-        betas = {"beta1": 0.5, "beta2": BETA2} if name == "AdamOptimizer" else {}
-        optimizer = getattr(tf.compat.v1.train, name)(0.125, epsilon=eps, **betas)
-        return changes(lambda gradient, weight: optimizer.apply_gradients([(gradient, weight)]), gradients)
+    def weights_in_tensorflow_1(name: str, gradients: Sequence[Any]) -> list[Any]:
+        optimizer = getattr(tf.compat.v1.train, name)(RATE, epsilon=EPS)
+        return weights_after(lambda gradient, weight: optimizer.apply_gradients([(gradient, weight)]), gradients)
 
-    def changes(apply: Callable[[tf.Tensor, tf.Variable], None], gradients: Sequence[float]) -> list[float]:
-        weight = tf.Variable([0.0])
-        weights = [0.0]
+    def weights_after(apply: Callable[[tf.Tensor, tf.Variable], None], gradients: Sequence[Any]) -> list[Any]:
+        weight = tf.Variable(tf.zeros(len(gradients[0])))
+        weights = [weight.numpy().copy()]
         for gradient in gradients:
-            apply(tf.constant([gradient]), weight)
-            weights.append(float(weight[0]))
-        return [after - before for before, after in itertools.pairwise(weights)]
+            apply(tf.constant(gradient), weight)
+            weights.append(weight.numpy().copy())
+        return weights
 
-    check_places("keras", keras.optimizers, steps)
-    check_places("tf", tf.compat.v1.train, tensorflow_1_steps, "optimizer")
+    check_rules("keras", keras.optimizers, weights_of)
+    check_rules("tf", tf.compat.v1.train, weights_in_tensorflow_1, "optimizer")

@@ -42,10 +42,13 @@ def test_a_function_is_recorded_with_the_names_and_norms_of_its_variables(
     clip(gradients)  # no recording is open
     result = lines(tmp_path / "run.jsonl")
     assert [(line["step"], line["norm"], line["coef"]) for line in result] == [(1, 13.0, 1 / 13), (2, 13.0, 1 / 13)]
-    assert result[0]["parameters"] == {
+    parameters = result[0]["parameters"]
+    assert {name: {key: each[key] for key in ("shape", "norm", "weight")} for name, each in parameters.items()} == {
         "w": {"shape": [2, 1], "norm": 5.0, "weight": 1.0},
         "b": {"shape": [1], "norm": 12.0, "weight": 2.0},
     }
+    assert {name: {*each["sample"]} for name, each in parameters.items()} == {"w": {3.0, 4.0}, "b": {12.0}}
+    assert {len(each["weight_sample"]) for each in parameters.values()} == {4, 2}
 
 
 def test_xla_and_graphs_of_sessions_say_that_they_are_not_recorded(tmp_path: Path, gradients: list[tf.Tensor]) -> None:

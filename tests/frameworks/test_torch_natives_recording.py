@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import torch
 from support.agreement import agreeing
-from support.epsilon import BETA2, BETAS, check_places
+from support.optimizer_rules import EPS, RATE, check_rules
 from support.tiers import TRACES_NATIVES
 
 import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
+from unified_clip.compare.losses import logged_numbers
 from unified_clip.recording import runs
 from unified_clip.recording.natives.optimizer_steps import MOST_LOSSES
 from unified_clip.recording.natives.torch_parameters import MOST_SEARCHES
-from unified_clip.recording.report.losses import logged_numbers
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]
 """The list keeps the original function, because a recording does not replace functions in lists."""
@@ -192,11 +192,8 @@ def recorded_names(path: Path, *models: torch.nn.Module) -> list[str]:
         optimizer.step()
     run = runs.read(path)
     assert run.lines[0].parameters.keys() == run.lines[1].parameters.keys()
-    assert list(run.optimizer_steps[0].undecayed) in ([], [name for name in run.lines[0].parameters if "bias" in name])
     rates = {name: 0.5 if "bias" in name else 0.1 for name in run.lines[0].parameters}
-    assert run.optimizer_steps[0].rates in ({}, rates)
-    assert bool(run.optimizer_steps[0].rates) == bool(run.optimizer_steps[0].undecayed)
-    assert bool(run.optimizer_steps[0].undecayed) is not any(map(str.isdecimal, run.lines[0].parameters))
+    assert run.optimizer_steps[0].rates == ({} if any(map(str.isdecimal, rates)) else rates)
     return list(run.lines[0].parameters)
 
 
@@ -209,12 +206,17 @@ def test_parameters_get_the_names_of_their_model(tmp_path: Path) -> None:
     assert names == [name for name, _ in copy.named_parameters()]
 
 
-def test_a_name_that_two_trained_models_have_is_not_recorded(tmp_path: Path) -> None:
+def test_a_name_that_two_trained_models_have_gets_a_number(tmp_path: Path) -> None:
     nets = [
         torch.nn.ModuleDict({"odd_net": torch.nn.Linear(2, 2)}),
         torch.nn.ModuleDict({"odd_net": torch.nn.Linear(2, 1)}),
     ]
-    assert recorded_names(tmp_path / "run.jsonl", *nets) == ["0", "1", "2", "3"]
+    assert recorded_names(tmp_path / "run.jsonl", *nets) == [
+        "odd_net.weight",
+        "odd_net.bias",
+        "odd_net.weight#2",
+        "odd_net.bias#2",
+    ]
 
 
 def test_a_parameter_that_no_optimizer_updates_has_no_name(tmp_path: Path) -> None:
@@ -447,17 +449,15 @@ def test_nothing_is_read_while_a_cuda_graph_is_captured(tmp_path: Path, monkeypa
     assert "a clip call inside a graph of CUDA is not recorded" in warning["warning"]
 
 
-@pytest.mark.nightly
-def test_the_place_of_epsilon() -> None:
-    def steps(name: str, eps: float, gradients: Sequence[float]) -> list[float]:
-        weight = torch.nn.Parameter(torch.zeros(1))
-        betas = {"betas": (0.5, BETA2)} if name.lower() in BETAS else {}
-        optimizer = getattr(torch.optim, name)([weight], lr=0.125, eps=eps, weight_decay=0.0, **betas)
-        changes = []
+def test_the_rules_of_its_optimizers_are_identified() -> None:
+    def weights_of(name: str, gradients: Sequence[Any]) -> list[Any]:
+        weight = torch.nn.Parameter(torch.zeros(len(gradients[0])))
+        optimizer = getattr(torch.optim, name)([weight], lr=RATE, eps=EPS, weight_decay=0.0)
+        weights = [weight.detach().numpy().copy()]
         for gradient in gradients:
-            before, weight.grad = weight.item(), torch.tensor([gradient])
+            weight.grad = torch.from_numpy(gradient)
             optimizer.step()
-            changes.append(weight.item() - before)
-        return changes
+            weights.append(weight.detach().numpy().copy())
+        return weights
 
-    check_places("torch", torch.optim, steps)
+    check_rules("torch", torch.optim, weights_of)

@@ -317,8 +317,7 @@ def test_training_resumed_from_a_checkpoint_matches_an_uninterrupted_run(tmp_pat
     second = trainer(tmp_path, ClipCallback(config()), max_epochs=2)
     records = records_of(tmp_path / "second.jsonl", second, Module(), ckpt_path=tmp_path / "first.ckpt")
     for parameter in records[0]["parameters"].values():
-        assert parameter.pop("fingerprints")  # each recording has the fingerprints of its first weights
-        parameter.pop("sums", None)
+        parameter.pop("sums", None)  # only the first call of a recording has them
     assert [{**line, "step": line["step"] + DATA.STEPS} for line in records] == expected[DATA.STEPS :]
 
 

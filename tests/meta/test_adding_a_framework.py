@@ -41,6 +41,7 @@ modes = ["host", "device"] # it has no functions of its own
 ROUTES = """
 
 def on_toy(check: Check) -> None:
+    import pytest
     import toyframe
 
     check("host", toyframe.Tensor([1.0]), differentiable=True)

@@ -17,8 +17,8 @@ FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
     "_kit", "errors", "_guard", "_command", "_core", "_native", "_compute", "_distributed", "_api", "_backends",
-    "_dispatch", "adaptive", "namespaces", "_compilers", "_page", "tensors", "recipes", "causes", "recording",
-    "suggest",
+    "_dispatch", "adaptive", "namespaces", "_compilers", "_page", "tensors", "causes", "recording", "recipes",
+    "compare", "suggest",
     "ownership", "source", "facts", "config", "package", "monitor", "integrations", "parity", "verify", "port", "check",
     "bench",
     "_versions", "cli", "testing", "pytest_plugin",
@@ -34,8 +34,8 @@ def layer(module: str) -> str:
 
 
 SMALL = (
-    "_api", "_backends", "adaptive", "_compute", "_core", "_distributed", "causes", "check", "config", "facts",
-    "parity", "port", "recipes", "recording", "source", "tensors", "verify",
+    "_api", "_backends", "adaptive", "_compute", "_core", "_distributed", "causes", "check", "compare", "config",
+    "facts",    "parity", "port", "recipes", "recording", "source", "tensors", "verify",
 )  # fmt: skip
 """Packages whose modules are short and whose folders are small."""
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from unified_clip.recording.compare import RecordingComparison, compare
+from unified_clip.compare.recordings import RecordingComparison, compare
 from unified_clip.recording.recorded_run import OF_A_CLIP
 
-HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
+HEADER = {"unified_clip": "0.1.0", "schema": 3, "started": "2026-01-01T00:00:00Z", "norms": True}
 
 NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 3.0}

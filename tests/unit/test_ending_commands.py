@@ -16,8 +16,8 @@ from support.tiers import sampled
 import unified_clip
 from unified_clip import _command, cli
 from unified_clip.bench import cli as bench_command
+from unified_clip.compare import cli as compare_command
 from unified_clip.parity import cli as parity_command
-from unified_clip.recording import cli as compare_command
 
 COMMAND = [sys.executable, "-P", "-m", "unified_clip"]
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

@@ -14,7 +14,8 @@ from support.terminal import on_a_terminal
 from support.tiers import nightly
 
 import unified_clip
-from unified_clip.recording import compare, runs
+from unified_clip.compare import recordings as compare
+from unified_clip.recording import runs
 
 COMMAND = [sys.executable, "-P", "-m", "unified_clip"]
 STEP = """

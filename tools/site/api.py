@@ -22,7 +22,7 @@ PAGES = {
     "ownership": ("Sharded gradients", ["unified_clip.ownership"]),
     "recording": (
         "Recording",
-        ["unified_clip.recording", "unified_clip.recording.runs", "unified_clip.recording.compare"],
+        ["unified_clip.recording", "unified_clip.recording.runs", "unified_clip.compare.recordings"],
     ),
     "integrations": (
         "Integrations",

@@ -193,6 +193,10 @@ class Backend(Protocol):
         """bfloat16 becomes uint16."""
         return self.host_view(tensor)
 
+    def elements(self, tensor: Tensor, positions: Any) -> Tensor:
+        """Return the elements at these positions of the flattened tensor. `positions` is an array of integers."""
+        return self.detached(tensor).reshape((-1,))[positions]
+
     # -- capabilities
 
     @property

@@ -10,20 +10,21 @@ from .._kit.display import enumeration
 CauseKind = Literal[
     # found in the tensors of a call, or in the numbers of a recorded call
     "16 bits", "another condition", "another eps of the clip", "another norm type", "another rule", "another threshold",
-    "clipped below the threshold",
+
     "clipped twice", "coefficient", "float32", "given norm", "global for per group", "global for per slice",
     "global for per tensor", "inexact norm", "inf", "left out", "NaN", "need_clip", "not clipped",
     "norm after the clip", "not finite in one run", "not scaled",
     "overflow", "per group for global", "per tensor for global",
-    "per tensor for per group", "per tensor for per slice", "rounding", "rounding noise", "rounding that has grown",
+    "per tensor for per group", "per tensor for per slice", "rounding", "rounding that has grown",
     "rows", "scaled gradients", "signs", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
     "another dtype", "another learning rate", "another optimizer", "another place of the optimizer's eps",
-    "another order of networks", "another update", "clip by hand", "clipping after the step",
+    "another number of steps", "another order of networks", "clip by hand", "clipping after the step",
     "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
     "parameters of another network", "repeated parameter", "several clips before a step", "shifted step",
-    "skipped step", "squared rows", "tensors without a gradient", "tied weights", "the clip does not reach the step",
+    "skipped step", "squared rows", "tensors without a gradient", "the clip does not reach the step", "tied weights",
+    "unexplained",
     "untransposed weight", "weight decay before the clip", "weights are not updated",
 ]  # fmt: skip
 

@@ -145,8 +145,10 @@ class ClipEvent:
         is_shared = clip.n is None and len(names) == len(clip.group)  # the total norm is measured next
         self._put_norms(backend, gradients, p, fields, "norm", clip.path if is_shared else None)
         self._put_norms(backend, weights, p, fields, "weight")
+        self._put_samples(clip.path, backend, gradients, fields, "sample")
+        self._put_samples(clip.path, backend, weights, fields, "weight_sample")
         for name in weights.keys() & new if not self.in_graph else ():
-            self._arrange(backend, weights[name], fields[name])
+            self._put_sums(backend, weights[name], fields[name])
         low, high = self.fields["threshold"] if clip.rule == "value" and self.fields["threshold"] else (0.0, 1.0)
         dtypes = {backend.dtype(value) for value in clip.gradients.values}
         if low == -high and len(dtypes) == 1:
@@ -161,15 +163,29 @@ class ClipEvent:
         with clip.path.scope():
             self._put(clip.path, self.fields, "norm", clip.path.norm(clip.p))
 
-    @staticmethod
-    def _arrange(backend: Backend, weight: Any, fields: dict[str, Any]) -> None:
+    def _put_samples(
+        self, path: Path, backend: Backend, tensors: Mapping[str, Any], fields: Mapping[str, dict[str, Any]], key: str
+    ) -> None:
         # this imports NumPy, which `import unified_clip` does not need
-        from ..tensors.arrangement import fingerprints_of, sums_of
+        from ..tensors.samples import positions
+        from ..tensors.types import Dense
 
-        array, dtype = backend.to_numpy(weight), backend.dtype(weight)
-        if (fingerprints := fingerprints_of(array, dtype)) is not None:
-            fields["fingerprints"] = fingerprints
-        if (sums := sums_of(array, dtype)) is not None:
+        for name, tensor in tensors.items():
+            shape, dtype = fields[name]["shape"], backend.dtype(tensor)
+            is_whole = None not in shape and list(backend.shape(tensor) or ()) == list(shape)
+            if not is_whole or dtype in COMPLEX:  # a sparse gradient has only some rows
+                continue
+            places = positions(tuple(shape))
+            if path.on_host:
+                fields[name][key] = Dense(dtype, backend.to_numpy(tensor).reshape(-1)[places]).values().tolist()
+            else:
+                self._put(path, fields[name], key, backend.elements(tensor, places))
+
+    @staticmethod
+    def _put_sums(backend: Backend, weight: Any, fields: dict[str, Any]) -> None:
+        from ..tensors.samples import sums_of
+
+        if (sums := sums_of(backend.to_numpy(weight), backend.dtype(weight))) is not None:
             fields["sums"] = sums
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from .._kit import plain_json
 
-SCHEMA = 2
-"""The schema version. Recordings of version 1 have no lines for optimizer steps."""
+SCHEMA = 3
+"""The schema version. Recordings of version 1 have no lines for optimizer steps, and those of version 2 no samples."""
 
-READABLE = (1, SCHEMA)
+READABLE = (1, 2, SCHEMA)
 
 NO_CALLS = (
     "No clip calls were recorded. Recordings contain the calls of unified_clip and of the functions that "

@@ -10,44 +10,42 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from typing_extensions import Self
 
 from .._kit.report_model import Real
-from .optimizers.names import SETTINGS
+
+SETTINGS = (
+    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "centered", "eps", "eps_in_sqrt",
+    "amsgrad", "maximize", "initial_accumulator_value",
+)  # fmt: skip
+"""The recorded settings of optimizers."""
 
 Number = TypeVar("Number", float, float | None)
-Value = TypeVar("Value")
-
-JUDGED = "judged"
-
-Judged = Annotated[Value, JUDGED]
-"""A field that makes two runs different. If any other field differs, either a cause names it, or the report lists it as
-not compared."""
-
-
-INCIDENTAL = ("started", "seconds", "place")
-"""Fields that differ between any two runs or scripts."""
 
 
 class RecordedTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @classmethod
-    def fields_not_judged(cls) -> list[str]:
-        known = {name for name, field in cls.model_fields.items() if JUDGED in field.metadata or field.exclude}
-        return [name for name in cls.model_fields if name not in {*known, *INCIDENTAL}]
 
 
 class Parameter(RecordedTable):
     """The norm of a gradient before the clip, its shape, and the norm of its weight."""
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...]
-    norm: Judged[Real]
+    norm: Real
     """The norm of the gradient, of the `norm_type` of the call. For a clip by value, the 2-norm."""
 
-    weight: Judged[Real | None] = None
+    weight: Real | None = None
 
-    fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
+    sample: tuple[Real, ...] | None = None
+    weight_sample: tuple[Real, ...] | None = None
+    update_sample: tuple[Real, ...] | None = None
+    raw_sample: tuple[Real, ...] | None = None
+    raw_norm: Real | None = None
+    """Some elements of the gradient before the clip, of the weight, and of its change by the step.
+    `recipes/samples.py` chooses them. Only `verify` has the change. `raw_sample` and `raw_norm` describe the gradient
+    after the backward pass, if the script's own code changed it before the step."""
+
     sums: tuple[Real, Real] | None = None
-    """`sums` contains the sum of the weight's elements and the sum of their cubes. `tensors/arrangement.py` defines
-    `fingerprints`. Only the first clip of a gradient records `sums` and `fingerprints`."""
+    """The sum of the weight's elements and the sum of their cubes. Only the first clip of a gradient records `sums`."""
+
+    fingerprints: tuple[Real, ...] | None = None  # only in recordings of schema 2
 
     @property
     def elements(self) -> int | None:
@@ -66,17 +64,17 @@ OF_A_CLIP = (
 class RecordedCall(RecordedTable):
     """A line of a recording: a clip call. A call with several parameter groups can have several lines."""
 
-    step: Judged[Annotated[int, Field(ge=1, lt=2**63)]]
+    step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
     framework: str | None = None
-    rule: Judged[str | None] = None
+    rule: str | None = None
     """The clip rule. "global": one norm of all gradients, "each": a norm for each gradient, "slices": a norm for each
     slice, "value": no norm."""
 
-    threshold: Judged[Real | tuple[Real, Real] | None] = None
+    threshold: Real | tuple[Real, Real] | None = None
     """The threshold of the norm, or the bounds of a clip by value. None if the threshold is an array."""
 
-    norm_type: Judged[Real | None] = None
+    norm_type: Real | None = None
     eps: Real | None = None
     dtype: str = "float32"
     """The dtype of the norm."""
@@ -86,10 +84,10 @@ class RecordedCall(RecordedTable):
 
     count: Annotated[int, Field(ge=0)] | None = None
 
-    norm: Judged[Real | list[Real] | None] = None
+    norm: Real | list[Real] | None = None
     """The norm before the clip: a number for the rule "global", and otherwise a list in the order of the gradients."""
 
-    coef: Judged[Real | list[Real | None] | None] = None
+    coef: Real | list[Real | None] | None = None
     """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", and None for "value".
     A coefficient is also None if it is unknown, for example because the clipped gradient is not a
     multiple of the gradient."""
@@ -102,7 +100,7 @@ class RecordedCall(RecordedTable):
     seconds: Real | None = None
     """The duration of the call on the host, in seconds. None in a graph, and for a framework's own function."""
 
-    parameters: Judged[dict[str, Parameter]] = {}
+    parameters: dict[str, Parameter] = {}
     """Maps names to gradients. Empty if no norms were recorded."""
 
     gradients: str | None = None
@@ -144,7 +142,7 @@ class RecordedCall(RecordedTable):
     is_gradient: bool | None = None
     """Whether the tensors of the call are gradients, or None if that is unknown."""
 
-    error: Judged[str | None] = None
+    error: str | None = None
     """The exception that the call raised. After an exception, the fields about the clip are missing."""
 
     process: Annotated[int, Field(ge=0)] = 0  # the index in `processes` of the header
@@ -201,10 +199,11 @@ def _known_setting(name: str) -> str:
 class OptimizerStep(RecordedTable):
     """A line of a recording: a step of an optimizer. None means an unknown value."""
 
-    step: Judged[Annotated[int, Field(ge=1, lt=2**63)]]
+    step: Annotated[int, Field(ge=1, lt=2**63)]
     optimizer: str  # the class, such as `torch.optim.SGD`
+    instance: int | None = None  # the number of the optimizer, in the order of the first steps
 
-    settings: Judged[dict[Annotated[str, AfterValidator(_known_setting)], Setting]]
+    settings: dict[Annotated[str, AfterValidator(_known_setting)], Setting]
     """The learning rate (`lr`) and other settings. A setting that differs between parameter groups has a tuple of
     values."""
 
@@ -217,9 +216,6 @@ class OptimizerStep(RecordedTable):
     changed_after_clip: Annotated[int, Field(ge=0)] | None = None
     """The number of gradients that unrecorded code changed after the last clip."""
 
-    norm_at_step: Real | None = None
-    """The total norm of the gradients at the step, recorded only if `changed_after_clip` is not 0."""
-
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
     empty_because: str | None = None
     """Why a clip got no gradient: "no parameters" or "other parameters"."""
@@ -227,15 +223,15 @@ class OptimizerStep(RecordedTable):
     hooks: Annotated[int, Field(ge=0)] = 0
     """The number of parameters with hooks of `Tensor.register_hook`, which can clip gradients in the backward pass."""
 
+    norm_at_step: Real | None = None  # this and the next two only in recordings of schema 2
     decayed: tuple[int, int] | None = None
-    """(number of elements with weight decay, number of elements of all changed parameters). None if all or no
-    parameters have weight decay."""
-
-    undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
+    undecayed: tuple[str, ...] = ()
 
     place: str | None = None  # the line of the user's code, such as "train.py:13"
 
     gradients: Annotated[int, Field(ge=0)] | None = None  # the number of parameters with a gradient
+    parameters: tuple[str, ...] = ()  # their names, if all are known
+    tensors: dict[str, Parameter] = {}  # the gradients and weights that the step gets, as far as they are known
     clip_counts: dict[int, int] | None = None
     """Maps a number of clips to the number of gradients with so many clips since their last backward pass."""
 
@@ -255,28 +251,25 @@ class OptimizerStep(RecordedTable):
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
     """The number of IndexedSlices that contain a row more than once, or None if it is unknown."""
 
-    losses: Judged[tuple[Real, ...]] = ()
+    losses: tuple[Real, ...] = ()
     """The losses of the backward passes since the previous step, without a loss scale."""
 
     process: Annotated[int, Field(ge=0)] = 0
-    calls: int = Field(0, exclude=True)
-    run: str = Field("", exclude=True)
-    """`calls` is the number of clip calls from the start of the run to the step. `run` is the name of the
-    run. `runs.read` sets both fields."""
+    calls: int = Field(default=0, exclude=True)  # from the start of the run to the step, which `runs.read` counts
 
 
 class LoggedNumbers(RecordedTable):
     """A line of a recording: the numbers that `Recording.log` got in one call."""
 
-    step: Judged[Annotated[int, Field(ge=1, lt=2**63)]]
-    logged: Judged[dict[str, Real]]
+    step: Annotated[int, Field(ge=1, lt=2**63)]
+    logged: dict[str, Real]
     process: Annotated[int, Field(ge=0)] = 0
 
 
 class RecordedWarning(RecordedTable):
     """A line of a recording: a ClipWarning."""
 
-    step: Judged[Annotated[int, Field(ge=1, lt=2**63)]]
+    step: Annotated[int, Field(ge=1, lt=2**63)]
     warning: str
     process: Annotated[int, Field(ge=0)] = 0
 

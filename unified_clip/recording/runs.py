@@ -96,7 +96,7 @@ def read(
             calls = len(by_process.setdefault(step.process, []))
             if step.clips is not None:
                 calls = (steps[-1].calls if steps else 0) + step.clips
-            steps += [step.model_copy(update={"calls": calls, "run": name or path.name})] * (step.process == 0)
+            steps += [step.model_copy(update={"calls": calls})] * (step.process == 0)
         else:
             call = _validated(path, number, data, RecordedCall)
             if missing := call.missing_field():

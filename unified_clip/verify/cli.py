@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
-    from ..recording.pairs.parameters import read_names
+    from ..compare.parameter_names import read_names
     from ..tensors.types import from_numpy
     from .compare import compare_steps
     from .launch import run
@@ -114,8 +113,5 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     steps = len(batches)
     with progress({"old": steps, "new": steps}) as advance:
         runs = run.run([old, new], weights, batches, out, options.timeout, resync=resync, advance=advance)
-    rerun = partial(run.run_transposed, new, weights, batches[:1], scratch / "again", options.timeout)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
-    return compare_steps(
-        *runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=options.max_ulp, rerun=rerun
-    )
+    return compare_steps(*runs, weights=tensors, steps=steps, names=names, max_ulp=options.max_ulp)

@@ -1,30 +1,27 @@
-"""Compare the clip calls, clipped gradients and updates of two training steps, and find the cause of a difference."""
+"""Compare the clip calls, clipped gradients and updates of two training steps, and explain the differences."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..causes.cause import Cause, names_text
-from ..recording import divergence
-from ..recording.causes.join_causes import Effect
-from ..recording.compare import RecordingComparison, compare
-from ..recording.divergence import Divergence
-from ..recording.optimizers.clips_of_step import are_without_clips
-from ..recording.pairs.calls import CallPair
-from ..recording.pairs.parameters import Names, orient_names
-from ..recording.recorded_run import RecordedRun
-from ..recording.rounding import ROUNDING
-from .causes.square_weights import Rerun
-from .causes.step_causes import find_cause, one_is_late, without_consequences
-from .errors import VerifyError
+from ..compare.losses import LoggedComparison, compare_logged
+from ..compare.parameter_names import Names
+from ..recipes.finding import Finding
+from ..recipes.run import Run
+from ..recording.recorded_run import RecordedCall
+from ..recording.rounding import GROWTH, ROUNDING, distance, single, ulps_at
+from .explanation import FACTS, explain
 from .launch.outputs import ScriptRun
 from .name_gradients import Parameters
-from .normalize import NormalizedRecording, normalize
-from .step_comparison import Sensitivity, StepComparison, TensorComparison
+from .named_recording import NormalizedRecording
+from .normalize import as_run, normalize, not_loaded_by
+from .rejections import oriented, reject_changing_outputs, reject_unpaired, reject_without_clip
+from .step_comparison import Number, Sensitivity, StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
 
 
@@ -32,17 +29,16 @@ from .step_pairing import StepPairing, sorted_distances, without_noise
 class Verification:
     old: ScriptRun
     new: ScriptRun
-    clips: RecordingComparison
+    runs: tuple[Run, Run]
     rows: Sequence[StepComparison]
+    findings: Sequence[Finding]
+    logged: Sequence[LoggedComparison]
     unclipped: Sequence[ScriptRun]
     """The runs that yield unclipped gradients. The results of their clip calls are compared instead."""
 
-    finding: Cause | None
-    """A cause that is not in the clips, such as different dtypes or learning rates."""
-
     max_ulp: float
     calls: Sequence[Mapping[str, int]]
-    """{function: number of clip calls} for each run. Every call of a loop counts."""
+    """{function: number of clip calls} for each run."""
 
     resynced: bool = False
 
@@ -55,7 +51,8 @@ class Verification:
 
     @property
     def is_same(self) -> bool:
-        return self.clips.first is None and not any(row.differing(self.max_ulp) for row in self.rows)
+        has_facts_only = all(each.kind in FACTS for each in self.findings)
+        return has_facts_only and not any(row.differing(self.max_ulp) for row in self.rows)
 
 
 def compare_steps(
@@ -64,224 +61,132 @@ def compare_steps(
     *,
     weights: Parameters,
     steps: int,
-    out: Path,
     names: Names | None,
     max_ulp: float,
-    rerun: Rerun | None = None,
 ) -> Verification:
     for run in (old, new):
         reject_changing_outputs(run)
-    pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))
+    pairing = StepPairing(old, new, weights, steps, oriented(old, new, names or {}))
     reject_unpaired(old, new, weights, pairing.names, pairing.axes)
-    recordings = normalize(old, new, weights, steps, out, pairing.names)
+    recordings = normalize(old, weights, steps), normalize(new, weights, steps)
     reject_without_clip(*recordings)
-    in_old, in_new = ({name for line in recording.lines for name in line.parameters} for recording in recordings)
-    recorded = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
+    rows = list(_rows(pairing, recordings, steps))
     labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # file names without directories
     labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
-    tensors = _compare_all_tensors(steps, pairing, recordings)
-    clips = compare(
-        recordings[0].path,
-        recordings[1].path,
-        names=recorded,
-        max_ulp=max_ulp,
-        labels=labels,
-        has_effect=_effect_on_updates(tensors, pairing.without_gradient(recordings), max_ulp),
+    others: list[list[str]] = [[], []]
+    if any(row.beyond_rounding(max(max_ulp, ROUNDING)) for row in rows):
+        others = [not_loaded_by(each, pairing, side, steps) for side, each in enumerate(recordings)]
+    others = [[], []] if all(others) else others  # then the scripts can begin with the same weights
+    left, right = (as_run(recordings[side], pairing, side, steps, labels[side], others[side]) for side in (0, 1))
+    findings = explain(pairing, recordings, (left, right), rows, max_ulp)
+    return Verification(
+        old,
+        new,
+        (left, right),
+        rows,
+        findings,
+        compare_logged(left.recorded, right.recorded),
+        [each.run for each in recordings if each.unclipped],
+        max_ulp,
+        [Counter(line.call for line in each.lines) for each in recordings],
+        resynced=any(output.resynced is not None for output in new.outputs),
+        not_gradients=[(each.run, *item) for each in recordings for item in each.not_gradients.items()],
     )
-    numbers = _compare_numbers(clips)
-    rows = [_compare_step(step, clips, each, numbers[step]) for step, each in enumerate(tensors, start=1)]
-    unclipped = [recording.run for recording in recordings if recording.unclipped]
-    resynced = any(output.resynced is not None for output in new.outputs)
-    finding = find_cause(rows, clips, pairing, recordings, max_ulp, rerun)
-    clips = without_consequences(clips, finding) if finding else clips
-    if any(cause and cause.kind == "clipping after the step" for cause in (finding, *clips.findings)):
-        rows = [replace(row, clips_alike=row.clips_alike and not one_is_late(row.step, recordings)) for row in rows]
-    not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
-    calls = [Counter(line.call for step in each.calls.values() for line in step) for each in recordings]
-    return Verification(old, new, clips, rows, unclipped, finding, max_ulp, calls, resynced, not_gradients)
 
 
-def _compare_all_tensors(
-    steps: int, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
-) -> list[TensorComparison]:
-    tensors: list[TensorComparison] = []
-    sensitivity = Sensitivity()
+# -- the rows of the table
+
+
+def _rows(
+    pairing: StepPairing, recordings: tuple[NormalizedRecording, NormalizedRecording], steps: int
+) -> Iterator[StepComparison]:
+    sensitivity, noise, allowed = Sensitivity(), set[str](), float(ROUNDING)
     for step in range(1, steps + 1):
-        known_noise = tensors[-1].noise if tensors else ()
-        tensors.append(_compare_tensors(step, pairing, recordings, known_noise, sensitivity))
-    return tensors
-
-
-def _effect_on_updates(
-    tensors: Sequence[TensorComparison], without_gradient: Collection[str], max_ulp: float
-) -> Effect:
-    trained = [[each for each in compared.update if each.parameter not in without_gradient] for compared in tensors]
-    largest = [updates[0].ulps if updates else 0.0 for updates in trained]
-
-    def has_effect(step: int, *, at_once: bool = False) -> bool:
-        return max(largest[step - 1 : step if at_once else None], default=0.0) > max(max_ulp, ROUNDING)
-
-    return has_effect
-
-
-def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    in_old, in_new = set(old.shapes), set(new.shapes)
-    if (oriented := orient_names(names, in_old, in_new)) is not None:
-        return oriented
-    unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
-    both_ways = "Some lines of --map begin with the old name, and others with the new name."
-    problem = f"--map has {unknown[0]!r}, which neither script yields." if unknown else both_ways
-    of_old, of_new = (f"{run.script} ({names_text(sorted(run.shapes))})" for run in (old, new))
-    rule = f"Each line must contain a parameter name of {of_old} and a parameter name of {of_new}."
-    raise VerifyError(f"{problem} {rule}", "UC604")
-
-
-# -- outputs that cannot be compared must not count as the same
-
-
-def reject_changing_outputs(run: ScriptRun) -> None:
-    first = run.shapes
-    for step, output in enumerate(run.outputs, start=1):
-        shapes = {name: tuple(tensor.shape) for name, tensor in output.parameters.items()}
-        for names, other, has, lacks in ((shapes, first, step, 1), (first, shapes, 1, step)):
-            if missing := sorted(name for name in names if name not in other):
-                raise VerifyError(
-                    f"{run.script} yields {names_text(missing)} at step {has} but not at step {lacks}. Yield the same "
-                    "parameters after each step.",
-                    "UC604",
-                )
-        if changed := [name for name in first if first[name] != shapes[name]]:
-            name = changed[0]
-            raise VerifyError(
-                f"{run.script} yields {name!r} in the shape {first[name]} at step 1, but in the shape {shapes[name]} "
-                f"at step {step}. Yield each parameter in the same shape after each step.",
-                "UC604",
-            )
-        for part, tensors in (("gradients", output.gradients or {}), ("unclipped gradients", output.unclipped or {})):
-            if unknown := sorted(name for name in tensors if name not in shapes):
-                raise VerifyError(
-                    f"{run.script} yields {part} of {names_text(unknown)} at step {step}, but no parameters of these "
-                    f"names. Its parameters are {names_text(shapes)}. Name each gradient like its parameter, and yield "
-                    "every parameter that has a gradient.",
-                    "UC604",
-                )
-            if reshaped := [name for name, tensor in tensors.items() if tuple(tensor.shape) != shapes[name]]:
-                name = reshaped[0]
-                raise VerifyError(
-                    f"{run.script} yields {part} of {name!r} in the shape {tuple(tensors[name].shape)} at "
-                    f"step {step}, but the parameter has the shape {shapes[name]}. Yield {part} in the shape of the "
-                    "parameter.",
-                    "UC604",
-                )
-
-
-def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> None:
-    for recording, other in ((old, new), (new, old)):
-        if recording.lines or (other.lines and are_without_clips(recording.optimizer_steps)):
-            continue
-        script, count = recording.run.script, len(other.lines)
-        calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
-        end = f"If {script} never clips, the clipping of the two steps differs: {calls}"
-        end = end if count else "Without clips, nothing is compared"
-        raise VerifyError(
-            f"The recording of {script} has no clip calls on gradients. Recordings contain the calls to unified_clip "
-            "and to the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
-            "jit_compile=True are not recorded: turn compilation off. If the step clips by its own code, yield its "
-            f"gradients before the clip as a third value: (parameters, gradients, unclipped). {end}.",
-            "UC603",
+        clips = [_clips_of(each.at(step)) for each in recordings]
+        noise = pairing.noise(step, recordings, noise)
+        every = list(pairing.gradients(step, recordings))
+        sensitivity.add(every)
+        gradients = [pair for pair in every if pair.name not in noise]
+        updates = list(without_noise(list(pairing.updates(step)), noise))
+        distance = pairing.distance(gradients, _sizes(clips[0]))
+        tensors = TensorComparison(
+            sorted_distances(gradients),
+            sorted_distances(updates),
+            noise,
+            is_rounding=distance <= allowed,
+            update_is_rounding=pairing.yields_each_step and all(map(sensitivity.explains, updates)),
+            allowed=allowed,
         )
+        numbers = list(_numbers(pairing, clips[0], clips[1], noise))
+        old, new = recordings
+        yield StepComparison(step, old.at(step), new.at(step), numbers, tensors, (old.loss(step), new.loss(step)))
+        allowed = max(ROUNDING, GROWTH * distance) if distance <= allowed else ROUNDING
 
 
-def reject_unpaired(
-    old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
-) -> None:
-    for name, other_name in names.items():
-        if axes[name] is None:
-            raise VerifyError(
-                f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} yields "
-                f"{other_name!r} in the shape {new.shapes[other_name]}. No order of axes makes these shapes equal. If "
-                "these are different parameters, map the names with --map. Otherwise, yield both parameters in the "
-                "same shape.",
-                "UC604",
-            )
-    for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
-        if unpaired := [name for name in run.shapes if name not in paired]:
-            raise VerifyError(
-                f"{other.script} yields no parameter that matches {names_text(unpaired)} of {run.script}. Yield "
-                "the same parameters from both functions, or pair their names in the --map file, in lines such as "
-                '"old name" = "new name".',
-                "UC604",
-            )
-    if unused := [name for name in weights if name not in {*names, *names.values()}]:
-        raise VerifyError(
-            f"--weights has {names_text(unused)}, but neither function yields a parameter of this name. If no "
-            "function reads a tensor, remove the tensor from this file. If a function reads the tensor, yield the "
-            "tensor from both functions, under its name in this file. If the functions use different names, pass "
-            "--map.",
-            "UC604",
-        )
-    for old_name, new_name in names.items():
-        weight_name = next((each for each in (old_name, new_name) if each in weights), None)
-        shape = tuple(weights[weight_name].shape) if weight_name else ()
-        if weight_name and sorted(shape) != sorted(old.shapes[old_name]):
-            raise VerifyError(
-                f"--weights has {weight_name!r} in the shape {shape}, but {old.script} yields {old_name!r} in "
-                f"the shape {old.shapes[old_name]}. No order of axes makes these shapes equal. Write the tensor into "
-                "the file in the shape that the functions yield.",
-                "UC604",
-            )
+class OwnClip(NamedTuple):
+    """What a clip call does to one gradient."""
+
+    line: RecordedCall
+    own_norm: float | None
+    norm: float | None
+    coef: float | None
 
 
-def _compare_tensors(
-    step: int,
-    pairing: StepPairing,
-    recordings: Sequence[NormalizedRecording],
-    known_noise: Collection[str],
-    sensitivity: Sensitivity,
-) -> TensorComparison:
-    noise = pairing.noise(step, recordings, known_noise)
-    every = list(pairing.gradients(step, recordings))
-    sensitivity.add(every)
-    gradients = [pair for pair in every if pair.name not in noise]
-    updates = list(without_noise(list(pairing.updates(step)), noise))
-    return TensorComparison(
-        sorted_distances(gradients),
-        sorted_distances(updates),
-        noise,
-        is_rounding=pairing.differ_by_rounding(gradients),
-        update_is_rounding=pairing.yields_each_step and all(map(sensitivity.explains, updates)),
-    )
+Clips = Mapping[str, Sequence[OwnClip]]
+"""{parameter: its clips in one step}"""
 
 
-def _compare_step(
-    step: int, clips: RecordingComparison, tensors: TensorComparison, numbers: Sequence[Divergence]
-) -> StepComparison:
-    old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
-    pairs = [pair for pair in clips.pairs if pair.a.step == step]
-    alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
-    if len(pairs) == len(old) == len(new):
-        old, new = [pair.a for pair in pairs], [pair.b for pair in pairs]  # with the norms that were compared
-    losses = (_loss(clips.a, step), _loss(clips.b, step))
-    return StepComparison(step, old, new, numbers, tensors, alike, losses)
+def _clips_of(lines: Sequence[RecordedCall]) -> Clips:
+    found: dict[str, list[OwnClip]] = {}
+    for line in lines:
+        norms: Sequence[float | None] = line.norms()
+        coefs: Sequence[float | None] = line.coefs()
+        if line.rule == "global":
+            norms, coefs = [norms[0]] * len(line.parameters), [coefs[0]] * len(line.parameters)
+        of_each = itertools.zip_longest(line.parameters, norms, coefs)
+        for name, norm, coef in itertools.islice(of_each, len(line.parameters)):
+            found.setdefault(name, []).append(OwnClip(line, line.parameters[name].norm, norm, coef))
+    return found
 
 
-def _compare_numbers(clips: RecordingComparison) -> dict[int, list[Divergence]]:
-    numbers: dict[int, list[Divergence]] = defaultdict(list)
-    for pair, compared in divergence.compare_numbers(clips.pairs):
-        step = pair.a.step
-        numbers[step] += [each for each in compared if each.stage in ("norm", "coefficient") and not each.is_noise]
-        numbers[step] += [
-            Divergence(step, "coefficient", a, b, name, math.inf, math.inf, math.inf)
-            for name, a, b in divergence.one_known_coefficient(pair)
-        ]
-    return numbers
+def _sizes(clips: Clips) -> dict[str, float]:
+    """Return the total norm before the clip, multiplied by the coefficients of each gradient."""
+    total = _total(clips)
+    coefs = {name: [each.coef for each in own] for name, own in clips.items()}
+    return {name: total * math.prod(each or 0.0 for each in own) for name, own in coefs.items() if None not in own}
 
 
-def _loss(run: RecordedRun, step: int) -> float | None:
-    return next((line.logged["loss"] for line in run.logged if line.step == step), None)
+def _numbers(pairing: StepPairing, old: Clips, new: Clips, noise: Collection[str]) -> Iterator[Number]:
+    """Compare the norm and the coefficient of each parameter's clips. Clips by a common norm give one number."""
+    done = set()
+    scale = max(_total(old), _total(new))
+    for name, other in pairing.names.items():
+        for left, right in zip(old.get(name, ()), new.get(other, ()), strict=False):
+            key = id(left.line), id(right.line), left.norm, left.coef, right.norm, right.coef
+            if key in done or name in noise or left.line.order != right.line.order:
+                continue
+            done.add(key)
+            is_float64 = left.line.dtype == right.line.dtype == "float64"
+            norm = 0.0
+            if left.norm is not None and right.norm is not None:
+                yield (number := _number("norm", left.norm, right.norm, is_float64, scale))
+                norm = number.ulps
+            if left.coef is not None and right.coef is not None:
+                number = _number("coefficient", left.coef, right.coef, is_float64)
+                # a ULP of the coefficient can be half as large, compared with the coefficient, as one of the norm
+                yield number._replace(ulps_at_its_size=max(0.0, number.ulps - 2 * norm))
+            elif (left.coef is None) != (right.coef is None) and left.line.rule != "value":
+                yield Number("coefficient", math.inf, math.inf, math.inf)
 
 
-def _clip_alike(pair: CallPair) -> bool:
-    a, b = pair.a, pair.b
-    same_threshold = None in (a.threshold, b.threshold) or divergence.have_one_threshold(a, b)
-    return a.rule == b.rule and a.norm_type == b.norm_type and same_threshold
+def _total(clips: Clips) -> float:
+    """Return the total norm before all clips."""
+    norms = [own[0].own_norm or 0.0 for own in clips.values()]
+    return math.hypot(*(norm for norm in norms if math.isfinite(norm)))
+
+
+def _number(stage: str, old: float, new: float, is_float64: bool, scale: float = 0.0) -> Number:
+    if not is_float64:
+        old, new = single(old), single(new)
+    ulps, relative = distance(old, new, is_float64=is_float64)
+    return Number(stage, ulps, relative, ulps_at(scale, old, new, is_float64=is_float64))

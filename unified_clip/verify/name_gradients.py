@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..recording.pairs.packed_parameters import unambiguous
-from ..recording.pairs.parameters import sorted_shape
 from ..recording.recorded_run import RecordedCall
 from ..tensors.arithmetic import nearest_float
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, encode
 from .cause_limits import RECORDED_NORM_TOLERANCE
 from .launch.outputs import ScriptRun
+from .layouts import sorted_shape
 
 Parameters = Mapping[str, Dense]
 
@@ -86,6 +85,11 @@ class NameMatcher:
 
 def _columns(shape: Sequence[int | None]) -> tuple[int | None, ...]:
     return tuple(shape[1:])
+
+
+def unambiguous(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    left, right = (Counter(pair[side] for pair in pairs) for side in (0, 1))
+    return {name: other for name, other in pairs if left[name] == right[other] == 1}
 
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:

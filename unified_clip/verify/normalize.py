@@ -1,103 +1,52 @@
+"""Read the recordings of two training steps, and name their gradients like the yielded parameters."""
+
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
-from .._kit import atomic_files
-from .._kit.atomic_files import LARGEST_REPORT
+import numpy as np
+
+from ..recipes.optimizers.updates import Step
+from ..recipes.run import Run
 from ..recording import runs
-from ..recording.lines import encode
 from ..recording.natives.native_call import NativeCall, ObservedTensors, line_fields
-from ..recording.pairs.loops import count_mergeable, merge_calls
-from ..recording.recorded_run import OptimizerStep, RecordedCall
-from ..tensors.types import Dense
+from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
+from ..tensors.arithmetic import Float64s
+from ..tensors.samples import Sample, order_of, sample_of
+from .initial_weights import not_loaded
 from .launch.outputs import ScriptRun
 from .launch.worker import RECORDING
+from .layouts import closest_axes
 from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
+from .named_recording import NormalizedRecording
+from .step_pairing import StepPairing
 
 BY_HAND = "by hand"
 """Replaces the name of the clip function if a training step clips by its own code."""
 
-
-@dataclass
-class NormalizedRecording:
-    run: ScriptRun
-    path: Path = Path()
-    lines: list[RecordedCall] = field(default_factory=list)
-    before: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """{step: {name: gradient}}: the gradients before the clip calls, as far as the recording stores them."""
-
-    clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-
-    unclipped: set[int] = field(default_factory=set)
-    """The numbers of the steps whose yielded gradients are unclipped."""
-
-    not_gradients: Counter[str] = field(default_factory=Counter)
-    """{function: number of calls} for calls on tensors that are not gradients. `lines` does not contain these calls."""
-
-    optimizer_steps: list[OptimizerStep] = field(default_factory=list)
-
-    recorded_steps: list[int] = field(default_factory=list)
-    """The step number of each recorded call."""
-
-    calls: dict[int, list[RecordedCall]] = field(default_factory=dict)
-    """The calls of each step, before consecutive calls are merged."""
-
-    common_names: Mapping[str, str] = field(default_factory=dict)
-    """{parameter of the new run: parameter of the old run}, or {} for the old run."""
-
-    def optimizer_steps_at(self, step: int) -> list[OptimizerStep]:
-        return [each for each in self.optimizer_steps if each.step == step]
-
-    def sets(self, step: int) -> list[frozenset[str]]:
-        return [self.shared_names(line) for line in self.calls.get(step, ())]
-
-    def shared_names(self, line: RecordedCall) -> frozenset[str]:
-        return frozenset(self.common_names.get(name, name) for name in line.parameters)
+SAME_THRESHOLD = 1e-5
 
 
-def normalize(
-    old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, out: Path, names: Mapping[str, str]
-) -> list[NormalizedRecording]:
-    """Make the recordings of two runs comparable, write the results to `out`, and return them.
+def normalize(run: ScriptRun, weights: Parameters, steps: int) -> NormalizedRecording:
+    """Give each gradient the name of its parameter in the output of the training step.
 
-    - Each gradient gets the name of its parameter in the output of the training step.
-    - Calls in a loop over the parameters are merged. Matching calls of a step get the same order in both runs.
-    - Calls on tensors that are not gradients are removed.
-    - If a run has no clip calls, they are computed from the gradients that it yields before and after the clip.
-
-    names: {parameter in the old run: parameter in the new run}.
+    Calls on tensors that are not gradients are removed. If a run has no clip calls, they are computed from the
+    gradients that it yields before and after the clip.
     """
-    common_names = {new_name: name for name, new_name in names.items()}
-    recordings = [_read_calls(run, weights, steps, each) for run, each in ((old, {}), (new, common_names))]
-    order_in_old: dict[int, list[frozenset[str]]] = {}  # the shared names of each call, by step
-    for recording, other in (recordings, recordings[::-1]):
-        for step, calls in recording.calls.items():
-            merged = [_sort_by_name(line, recording.common_names) for line in _merge_calls(calls, recording, other)]
-            order = list(map(recording.shared_names, merged))
-            recording.lines += _in_order_of(merged, order, order_in_old.setdefault(step, order))
-    counts = [Counter(item.step for item in each.optimizer_steps) for each in recordings]
-    for recording in recordings:
-        has_steps = counts[0] == counts[1] or not recording.lines
-        _write(recording, out / f"{recording.run.script.side}.jsonl", steps, has_steps=has_steps)
-    return recordings
-
-
-def _read_calls(
-    run: ScriptRun, weights: Parameters, steps: int, common_names: Mapping[str, str]
-) -> NormalizedRecording:
     recording = runs.read(run.directory / RECORDING)
     lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
-    result = NormalizedRecording(run, common_names=common_names, recorded_steps=[line.step for line in lines])
+    result = NormalizedRecording(run, recording)
     result.optimizer_steps = list(_distribute_over_steps(recording.optimizer_steps, run, steps))
+    result.logged = recording.logged
+    if not run.yields:
+        result.logged = tuple(each.model_copy(update={"step": steps}) for each in recording.logged)
     matchers = {step: NameMatcher(run, weights, step, steps) for step in dict.fromkeys(line.step for line in lines)}
     same_calls = _same_calls(lines)
     for step, group in itertools.groupby(lines, key=lambda line: line.step):
-        calls = result.calls[step] = []
         for line in group:
             others = [(matchers[each.step].weights, each) for each in same_calls[id(line)] if each is not line]
             match = matchers[step].match(line, run.directory, others)
@@ -107,23 +56,147 @@ def _read_calls(
             result.before[step] |= _renamed(stored_gradients(line, run.directory), match)
             result.clipped[step] |= _renamed(clipped_gradients(line, run.directory), match)
             result.unclipped |= {step} if match.yields_unclipped else set()
-            calls.append(line.model_copy(update={"parameters": _renamed(line.parameters, match)}))
+            result.lines.append(line.model_copy(update={"parameters": _renamed(line.parameters, match)}))
     return result
 
 
-def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bool) -> None:
-    result.path, source = path, result.run.directory / RECORDING
-    recording = runs.read(source)
-    header = atomic_files.read_text(source, LARGEST_REPORT).partition("\n")[0]
-    logged = recording.logged
-    if not result.run.yields:
-        logged = tuple(each.model_copy(update={"step": steps}) for each in recording.logged)
-    recorded = list(_distribute_over_steps(recording.lines, result.run, steps))
-    clips = _with_optimizers(result.lines, result.optimizer_steps if has_steps else (), recorded)
-    items = [*clips, *logged]
-    written = [encode(each.model_dump(mode="json", exclude_unset=True, exclude={"clips", "losses"})) for each in items]
-    written += [encode({"step": 1, "warning": each}) for each in recording.warnings]
-    atomic_files.write(path, "".join(f"{line}\n" for line in [header, *written]))
+def as_run(
+    result: NormalizedRecording, pairing: StepPairing, side: int, steps: int, name: str, not_loaded: Sequence[str]
+) -> Run:
+    """Return the run that the engine compares: the clip calls, and for each step the tensors that the script yields.
+
+    not_loaded: The parameters that do not begin with the values of --weights.
+    """
+    lines = [_in_layout_of_output(line, result, pairing, side) for line in result.lines]
+    # the clips of one step tell the networks apart, and not in which order they are trained
+    place_of = {name: place for place, names in enumerate(pairing.names.items()) for name in names[side : side + 1]}
+    groups = sorted(_networks(lines), key=lambda group: min(place_of.get(name, len(place_of)) for name in group))
+    grouped = {each for group in groups for each in group}
+    found = []
+    for step in range(1, steps + 1):
+        recorded = [each for each in result.optimizer_steps if each.step == step]
+        earlier = sum(line.step < step for line in result.recorded.lines)
+        is_late = bool(recorded) and all(each.calls <= earlier for each in recorded)
+        tensors = _tensors(result, pairing, side, step, not_loaded, is_late=is_late)
+        calls = sum(line.step < step if is_late else line.step <= step for line in lines)
+        if is_late:  # the script yields what its late clip returns, and the optimizer got what the clip gets
+            for name, each in (item for line in lines if line.step == step for item in line.parameters.items()):
+                if name in tensors and each.sample is not None and each.shape == tensors[name].shape:
+                    tensors[name] = tensors[name].model_copy(update={"norm": each.norm, "sample": each.sample})
+        base = recorded[0] if len(recorded) == 1 else OptimizerStep(step=step, optimizer="", settings={})
+        if len(recorded) > 1 and (settings := _common_settings(recorded)):
+            base = base.model_copy(update={"settings": settings, "optimizer": recorded[0].optimizer})
+        rest = [each for each in tensors if each not in grouped]
+        for place, group in enumerate(groups or [()]):
+            own = {each: tensors[each] for each in [*group, *(() if place else rest)] if each in tensors}
+            changes = {"step": step, "parameters": tuple(own), "tensors": own, "rates": {}, "place": None}
+            found.append(base.model_copy(update={**changes, "calls": calls, "losses": ()}))
+    update = {"lines": lines, "optimizer_steps": tuple(found), "name": name, "logged": result.logged}
+    return Run(result.recorded.model_copy(update=update))
+
+
+def not_loaded_by(result: NormalizedRecording, pairing: StepPairing, side: int, steps: int) -> list[str]:
+    """Return the parameters that do not begin with the values of --weights, as the recording or the updates show."""
+    early = min((each.calls for each in result.optimizer_steps), default=0)  # the clips before the first update
+    if early and not result.not_gradients:
+        before, _ = pairing.weights_of(side, 1)
+        recorded = {name: each for line in result.lines[:early] for name, each in line.parameters.items()}
+        if changed := [name for name in recorded if name in before and _is_other(recorded[name], before[name])]:
+            return changed
+    found: list[Step] = []
+    for step in range(1, steps + 1):
+        gradients = pairing.gradients_of(side, step, result.unclipped, result.clipped, result.before)
+        before, after = pairing.weights_of(side, step)
+        names = [name for name, each in gradients.items() if name in before and before[name].shape == each.shape]
+        if found and [*found[0].gradients] != names:
+            return []
+        updates = {name: after[name] - before[name] for name in names}
+        sampled = [{name: sample_of(each[name]).elements for name in names} for each in (gradients, before, updates)]
+        found.append(Step(*sampled))
+    return not_loaded(found)
+
+
+def _is_other(recorded: Parameter, weight: Float64s) -> bool:
+    if recorded.weight_sample is None or recorded.shape != weight.shape:
+        return False
+    return order_of(Sample(weight.shape, np.array(recorded.weight_sample)), sample_of(weight)) == "other"
+
+
+def _in_layout_of_output(
+    line: RecordedCall, result: NormalizedRecording, pairing: StepPairing, side: int
+) -> RecordedCall:
+    """A script can yield the transpose of what it clips."""
+    gradients = pairing.gradients_of(side, line.step, result.unclipped, result.clipped, result.before)
+    changed = {}
+    for name, each in line.parameters.items():
+        target, stored = gradients.get(name), result.before.get(line.step, {}).get(name)
+        if target is None or (stored is None and each.shape == target.shape):
+            continue
+        axes = closest_axes(_direction(target), _direction(stored.values())) if stored else None
+        if axes == tuple(range(target.ndim)):
+            continue
+        sample = None if stored is None or axes is None else _sample(stored.values().transpose(axes))
+        shape = each.shape if axes is None else target.shape
+        changed[name] = each.model_copy(update={"shape": shape, "sample": sample, "weight_sample": None})
+    return line.model_copy(update={"parameters": {**line.parameters, **changed}}) if changed else line
+
+
+def _direction(gradient: Float64s) -> Float64s:
+    """A clip changes the size of a gradient, and keeps its direction."""
+    norm = _norm(gradient)
+    return gradient / norm if norm and math.isfinite(norm) else gradient
+
+
+def _networks(lines: Sequence[RecordedCall]) -> list[tuple[str, ...]]:
+    """Return the parameters of each clip call, if the calls clip several parameters each, and none in common."""
+    groups = list(dict.fromkeys(tuple(line.parameters) for line in lines if len(line.parameters) > 1))
+    names = [name for group in groups for name in group]
+    are_separate = len(names) == len(set(names)) and all(set(line.parameters) <= {*names} for line in lines)
+    return groups if are_separate else []
+
+
+def _common_settings(steps: Sequence[OptimizerStep]) -> dict[str, Any]:
+    if not steps or len({each.optimizer for each in steps}) > 1:
+        return {}
+    names = [name for name in steps[0].settings if all(name in each.settings for each in steps)]
+    return {name: steps[0].settings[name] for name in names if len({str(each.settings[name]) for each in steps}) == 1}
+
+
+def _tensors(
+    result: NormalizedRecording,
+    pairing: StepPairing,
+    side: int,
+    step: int,
+    not_loaded: Sequence[str],
+    *,
+    is_late: bool,
+) -> dict[str, Parameter]:
+    gradients = pairing.gradients_of(side, step, result.unclipped, result.clipped, result.before)
+    if is_late and step in result.before:  # the step gets what the clip gets later
+        gradients = {name: dense.values() for name, dense in result.before[step].items()}
+    before, after = pairing.weights_of(side, step)
+    found = {}
+    for name, gradient in gradients.items():
+        fields: dict[str, Any] = {"shape": gradient.shape, "norm": _norm(gradient), "sample": _sample(gradient)}
+        weight, later = before.get(name), after.get(name)
+        if step == 1 and name in not_loaded:  # the weight was about the one after the step
+            weight, later = later, None
+        if weight is not None and weight.shape == gradient.shape:
+            fields |= {"weight": _norm(weight), "weight_sample": _sample(weight)}
+            if later is not None and later.shape == gradient.shape:
+                fields["update_sample"] = _sample(later - weight)
+        found[name] = Parameter(**fields)
+    return found
+
+
+def _norm(array: Float64s) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.linalg.norm(array.reshape(-1)))
+    return norm if not math.isnan(norm) else math.nan
+
+
+def _sample(array: Float64s) -> tuple[float, ...]:
+    return tuple(sample_of(array).elements.tolist())
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
@@ -136,20 +209,6 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
         groups[(*call, places[place])].append(line)
         places[place] += 1
     return {id(line): group for group in groups.values() for line in group}
-
-
-def _with_optimizers(
-    lines: Sequence[RecordedCall], optimizer_steps: Sequence[OptimizerStep], recorded: Sequence[RecordedCall]
-) -> list[RecordedCall | OptimizerStep]:
-    """Merge the clip calls and the optimizer steps. `recorded` has the clip calls in the order of the recording."""
-
-    def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:
-        if isinstance(item, RecordedCall):
-            return item.step, 1
-        is_early = bool(recorded) and item.calls <= sum(line.step < item.step for line in recorded)
-        return item.step, 0 if is_early else 2
-
-    return sorted([*lines, *optimizer_steps], key=place)
 
 
 Line = TypeVar("Line", RecordedCall, OptimizerStep)
@@ -168,7 +227,7 @@ def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]
     """Yield a clip call for each step of a run that clips by its own code.
 
     If every step multiplies all its gradients by one coefficient, the calls clip by the total norm. Otherwise, the
-    calls clip per tensor.
+    calls clip per tensor. The threshold is the one that explains all coefficients.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1 if run.yields else steps):
@@ -179,62 +238,22 @@ def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]
     together, per_tensor = (
         [RecordedCall(step=step, **line_fields(call, tensors)) for step, tensors in observed] for call in calls
     )
-    yield from together if all(line.known_coefs() for line in together) else per_tensor
+    lines = together if all(line.known_coefs() for line in together) else per_tensor
+    threshold = _threshold(lines)
+    for (_, tensors), line in zip(observed, lines, strict=True):
+        samples = {name: _sample(each.values()) for name, each in zip(tensors.names, tensors.before, strict=True)}
+        parameters = {name: each.model_copy(update={"sample": samples[name]}) for name, each in line.parameters.items()}
+        yield line.model_copy(update={"threshold": threshold, "parameters": parameters})
+
+
+def _threshold(lines: Sequence[RecordedCall]) -> float | None:
+    """Return the threshold to which all clipped norms are scaled, or None if they differ."""
+    both = [pair for line in lines for pair in zip(line.norms(), line.known_coefs(), strict=False)]
+    results = [norm * coef for norm, coef in both if coef != 1 and norm * coef]
+    if not results or not all(math.isclose(each, results[0], rel_tol=SAME_THRESHOLD) for each in results):
+        return None
+    return float(f"{results[0]:.5g}")
 
 
 def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
     return {match.names.get(name, name): entry for name, entry in table.items()}
-
-
-def _merge_calls(
-    lines: Sequence[RecordedCall], recording: NormalizedRecording, other: NormalizedRecording
-) -> list[RecordedCall]:
-    """Merge consecutive calls of a step if each call clips one gradient and the settings are equal.
-
-    Calls for two networks are not merged if the other run clips the networks in separate calls.
-    """
-    groups: list[list[RecordedCall]] = []
-    for line in lines:
-        group = groups[-1] if groups else []
-        names = {name for each in group for name in each.parameters}
-        is_apart = any(_are_apart(recording.shared_names(each), recording.shared_names(line), other.sets(line.step))
-                       for each in group)  # fmt: skip
-        can_merge = group and count_mergeable([*group, line]) > len(group) and names.isdisjoint(line.parameters)
-        if can_merge and not is_apart:
-            group.append(line)
-        else:
-            groups.append([line])
-    return [merge_calls(group) for group in groups]
-
-
-def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether `names` and `others` are in different sets, and one of these sets has several names.
-
-    sets: The names of the gradients in each clip call of a run.
-    """
-    places = [[each for each in sets if each & own] for own in (names, others)]
-    is_known = all(places) and not any(each in places[1] for each in places[0])
-    return is_known and any(len(each) > 1 for place in places for each in place)
-
-
-def _in_order_of(
-    lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
-) -> list[RecordedCall]:
-    are_disjoint = len(frozenset().union(*order)) == sum(map(len, order))
-    if len(order) != len(expected) or set(order) != set(expected) or not are_disjoint:
-        return lines
-    return [lines[order.index(names)] for names in expected]
-
-
-def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Frameworks sort parameters differently, so sort the norms and coefficients of a call by name."""
-    names = list(line.parameters)
-    if line.rule != "each" or len(line.norms()) != len(names):
-        return line
-    order = sorted(range(len(names)), key=lambda index: common_names.get(names[index], names[index]))
-    lists: dict[str, list[Any]] = {"norm": [*line.norms()], "coef": [*line.coefs()]}
-    if isinstance(line.stored_norm, list):
-        lists["stored_norm"] = [*line.stored_norm]
-    changes: dict[str, Any] = {key: [values[index] for index in order] for key, values in lists.items()}
-    changes["parameters"] = {names[index]: line.parameters[names[index]] for index in order}
-    return line.model_copy(update=changes)

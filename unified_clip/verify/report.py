@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .._kit import plain_json
 from .._kit.display import cell
-from ..recording.report import model
-from ..recording.report.losses import loss_sentences
-from ..recording.report.remedies import remedies
-from ..recording.report.sentences import SAME, describe, with_remedies
-from ..recording.report.unexplained import FOLLOWS_EPS, UNEXPLAINED
+from ..compare.report import model
+from ..compare.report.sentences import explain, logged_sentences
 from ..recording.rounding import ROUNDING
 from ..tensors.types import Stage
 from .compare import Verification
@@ -30,15 +26,11 @@ WIDTH = 200
 VERDICTS = {
     "": "same",
     "no clip": "no clip call",
-    "clip": "another clip",
     "norm": "norm differs",
     "coefficient": "coefficient differs",
     "tensors": "tensors differ",
     "update": "update differs",
 }
-
-CLIPS = ("compared", "incomplete_line", "divergences", "agreements")
-"""The keys of the table `clips` in the JSON report."""
 
 TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
@@ -79,12 +71,23 @@ def sentences(result: Verification) -> list[str]:
     ]
     if result.resynced:
         lines.append(f"At each step, {result.new.script} began with the same weights as {result.old.script}.")
-    lines += [*_without_clip(result), *_stages(result), *_noise(result), *loss_sentences(result.clips), *_units(result)]
+    lines += [
+        *_without_clip(result),
+        *_stages(result),
+        *_noise(result),
+        *_losses(result),
+        *_units(result),
+    ]
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         scripts = f"{result.old.script} and {result.new.script}"
         return [*lines, f"Same: {scripts} have the same clips and updates{allowed}{_uncompared(result)}."]
     return lines
+
+
+def _losses(result: Verification) -> list[str]:
+    old, new = result.runs
+    return logged_sentences(old.recorded, new.recorded, result.logged)
 
 
 def _without_clip(result: Verification) -> list[str]:
@@ -102,7 +105,7 @@ def _first_of(items: Sequence[object]) -> str:
 
 
 def _units(result: Verification) -> list[str]:
-    are_float64 = {pair.is_float64 for pair in result.clips.pairs}
+    are_float64 = {line.dtype == "float64" for run in result.runs for line in run.lines}
     if True not in are_float64:
         return []
     if False not in are_float64:
@@ -127,32 +130,10 @@ def _uncompared(result: Verification) -> str:
 
 
 def _stages(result: Verification) -> list[str]:
-    """The sentence about the first difference comes first."""
-    why = [str(result.finding)] if result.finding else []
-    clips = list(with_remedies(describe(result.clips), remedies(result.clips)))
-    if not result.is_same:
-        clips = [line.replace(SAME, "The clip calls are the same", 1) for line in clips]
-    stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
-    if has_larger_updates := bool(why) and _has_larger_updates(result):
-        stages = ["update", "tensors"]
-    first_clip = result.clips.first.step if result.clips.first else math.inf
-    if has_larger_updates or _first_difference(result, stages[0]) < first_clip:
-        first, *rest = (_format_stage(result, stage) for stage in stages)
-        return [first, *why, *rest, *(line for line in clips if not (why and line == UNEXPLAINED))]
-    places = [index for index, line in enumerate(clips) if line == UNEXPLAINED or line.startswith(FOLLOWS_EPS)]
-    if why and places:
-        clips[places[0] : places[0] + 1], why = why, []
-    return [*clips, *(_format_stage(result, stage) for stage in TENSOR_STAGES), *why]
-
-
-def _has_larger_updates(result: Verification) -> bool:
-    """Return whether the clip calls differ only by the size of rounding, and some updates by more."""
-    are_small = all(each.ulps is not None and each.ulps <= ROUNDING for each in result.clips.divergences)
-    return are_small and any("update" in row.beyond_rounding(max(result.max_ulp, ROUNDING)) for row in result.rows)
-
-
-def _first_difference(result: Verification, stage: Stage) -> float:
-    return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
+    """The findings come first: they explain the differences of the tensors."""
+    lines = [line for each in result.findings for line in explain(each)]
+    lines += [_format_stage(result, stage) for stage in TENSOR_STAGES]
+    return lines
 
 
 def _format_stage(result: Verification, stage: Stage) -> str:
@@ -221,7 +202,6 @@ def _format_distance(distance: ParameterDistance) -> str:
 
 
 def as_data(result: Verification) -> dict[str, Any]:
-    clips = model.build(result.clips).as_json()
     data: dict[str, Any] = {
         "old": str(result.old.script),
         "new": str(result.new.script),
@@ -232,8 +212,8 @@ def as_data(result: Verification) -> dict[str, Any]:
         "not_gradients": [{"side": run.script.side, "call": call, "count": n} for run, call, n in result.not_gradients],
         "without_clip": result.without_clip,
         "unclipped": [run.script.side for run in result.unclipped],
-        "finding": None if result.finding is None else result.finding.as_data(),
-        "clips": {"calls": [sum(each.values()) for each in result.calls], **{key: clips[key] for key in CLIPS}},
+        "findings": [model.reported(each).as_json() for each in result.findings],
+        "calls": [sum(each.values()) for each in result.calls],
     }
     return plain_json.plain(data)  # type: ignore[no-any-return]
 

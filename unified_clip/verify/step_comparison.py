@@ -8,13 +8,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..recording.divergence import Divergence
 from ..recording.recorded_run import RecordedCall
-from ..recording.rounding import ROUNDING, Distance
+from ..recording.rounding import GROWTH, ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Stage
 from .cause_limits import STORAGE_ULPS
 from .step_pairing import ParameterDistance, TensorPair, greatest_of
+
+
+class Number(NamedTuple):
+    """The difference of a norm, or of a coefficient."""
+
+    stage: str
+    ulps: float
+    relative: float
+    ulps_at_its_size: float
+    """In ULP of the total norm. For a coefficient, what the difference of the norms does not explain."""
+
+    def exceeds(self, max_ulp: float) -> bool:
+        return self.ulps_at_its_size > max_ulp or self.ulps > GROWTH * max_ulp
 
 
 class TensorComparison(NamedTuple):
@@ -29,6 +41,9 @@ class TensorComparison(NamedTuple):
 
     is_rounding: bool = False
     """Whether rounding explains all differences of the clipped gradients."""
+
+    allowed: float = ROUNDING
+    """How many ULP of the total norm rounding can change at this step."""
 
     update_is_rounding: bool = False
     """Whether the differences of the clipped gradients explain all differences of the updates."""
@@ -72,9 +87,8 @@ class StepComparison:
     step: int
     old: Sequence[RecordedCall]
     new: Sequence[RecordedCall]
-    numbers: Sequence[Divergence]
+    numbers: Sequence[Number]
     parameters: TensorComparison
-    clips_alike: bool
     losses: tuple[float | None, float | None] = (None, None)
     """(old loss, new loss). A loss is None if the training step yields no loss."""
 
@@ -88,7 +102,7 @@ class StepComparison:
         return {"norm": norm, "coefficient": coefficient, "tensors": tensors, "update": update}
 
     def _largest(self, stage: Stage) -> Distance | None:
-        distances = (Distance(each.ulps or 0.0, each.relative or 0.0) for each in self.numbers if each.stage == stage)
+        distances = (Distance(each.ulps, each.relative) for each in self.numbers if each.stage == stage)
         return max(distances, default=None)
 
     def greatest(self) -> float:
@@ -99,11 +113,13 @@ class StepComparison:
         stages: list[str] = [stage for stage in ("norm", "coefficient") if stage in beyond]
         tensors = {"tensors": self.parameters.tensors, "update": self.parameters.update}
         stages += [stage for stage, distances in tensors.items() if distances and distances[0].ulps > max_ulp]
-        return [*([] if self.clips_alike else ["clip"]), *stages]
+        return stages
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        norms = (each.ulps_at_its_size or 0.0 for each in self.numbers if each.stage == "norm")
-        rounded = {"norm"} if max(norms, default=0.0) <= ROUNDING else set()
+        most = {"norm": 0.0, "coefficient": 0.0}
+        for each in self.numbers:
+            most[each.stage] = max(most[each.stage], each.ulps_at_its_size)
+        rounded = {stage for stage, ulps in most.items() if ulps <= self.parameters.allowed}
         rounded |= {"tensors"} if self.parameters.is_rounding else set()
         rounded |= {"update"} if self.parameters.update_is_rounding else set()
         return [stage for stage in self.differing(max_ulp) if stage not in rounded]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ..recording.pairs.parameters import Names
+from ..compare.parameter_names import Names
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
+from ..tensors.samples import axis_orders
 from .cause_limits import RELATIVE_TOLERANCE, STORAGE_ULPS
 from .launch.outputs import ScriptRun
-from .layouts import Values, closest_axes, match_layout
+from .layouts import Values, closest_axes, match_layout, order_of_axes
 from .name_gradients import Parameters
-from .normalize import NormalizedRecording
+from .named_recording import NormalizedRecording
 
 GREATEST = 2.0**127
 """Differences between numbers above 2**127 are in ULP of 2**127."""
@@ -42,7 +43,7 @@ class TensorPair(NamedTuple):
 
 class StepPairing:
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        self.runs, self._weights, self._steps, self._mapped = (old, new), weights, steps, names
+        self.runs, self._weights, self._steps = (old, new), weights, steps
         self.yields_each_step = all(run.yields for run in self.runs)
         first = 1 if self.yields_each_step else steps
         old_values, new_values = (self._values(side, first) for side in (0, 1))
@@ -51,12 +52,6 @@ class StepPairing:
         first_old, first_new = (run.outputs[0].parameters for run in self.runs)
         self.dtypes = {name: (first_old[name].dtype, first_new[other].dtype) for name, other in self.names.items()}
         self.initial = [self._initial_values(values) for values in (old_values, new_values)]
-
-    def with_new(self, new: ScriptRun) -> StepPairing:
-        return StepPairing(self.runs[0], new, self._weights, self._steps, self._mapped)
-
-    def weight_name(self, name: str) -> str | None:
-        return next((each for each in (name, self.names[name]) if each in self._weights), None)
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
         """Yield the clipped gradients. If a step does not yield them, use the results of its clip calls.
@@ -89,16 +84,25 @@ class StepPairing:
                 names.add(pair.name)
         return names
 
-    def differ_by_rounding(self, gradients: Sequence[TensorPair]) -> bool:
+    def distance(self, gradients: Sequence[TensorPair], sizes: Mapping[str, float]) -> float:
+        """Return the largest difference of the clipped gradients, in ULP of the total norm times the coefficient.
+
+        The result is infinite if some gradient differs by more than rounding can change it.
+
+        sizes: {name: the total norm before the clip, multiplied by the coefficient of this gradient}. For a clip per
+            tensor, this is more than the total norm after the clip.
+        """
         norms = [(np.linalg.norm(pair.old), np.linalg.norm(pair.new)) for pair in gradients]
         total = max((math.hypot(*side) for side in zip(*norms, strict=True)), default=0.0)
+        most = 0.0
         for pair in gradients:
             dtypes = [FORMATS[dtype].precision for dtype in self.dtypes[pair.name] if dtype in FORMATS]
+            ulp = 2.0 ** -min(dtypes, default=math.inf) * max(total, sizes.get(pair.name, 0.0))
             difference = float(np.abs(pair.old - pair.new).max(initial=0.0))
-            limit = min(ROUNDING * 2.0 ** -min(dtypes, default=math.inf) * total, RELATIVE_TOLERANCE * pair.scale)
-            if not difference <= limit:  # NaN is no rounding
-                return False
-        return True
+            if not difference <= RELATIVE_TOLERANCE * pair.scale:  # NaN is no rounding
+                return math.inf
+            most = max(most, difference / ulp if difference else 0.0)
+        return most
 
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
         """Return the parameters that have a gradient in neither run, such as moving averages."""
@@ -118,10 +122,6 @@ class StepPairing:
             for name in names:
                 side.setdefault(name, np.zeros(shapes[name]))
 
-    def weights_before(self, step: int) -> Iterator[TensorPair]:
-        before = self._before(step)
-        return self._pair(before, before)
-
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the change of each parameter by one step, or by all steps if a function returns only once."""
         now, before = [self._values(side, step) for side in (0, 1)], self._before(step)
@@ -136,45 +136,42 @@ class StepPairing:
             return self.initial
         return [self._values(side, step - 1, at_the_next=True) for side in (0, 1)]
 
-    def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        now = self.gradients_before(step, recordings)
-        for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
-            pairs = self._pair_gradients([gradients.get(step - 1, {}) for gradients in earlier])
-            previous = {pair.name: pair for pair in pairs}
-            for side, other in (("old", "new"), ("new", "old")):
-                sums = [
-                    (getattr(pair, side), getattr(pair, other) + getattr(previous[pair.name], side))
-                    for pair in now
-                    if pair.name in previous
-                ]
-                if sums and len(sums) == len(now) and all(map(_close, *zip(*sums, strict=True))):
-                    return side
-        return None
+    def orders(self) -> dict[str, str]:
+        """Compare the axes of each weight after the first step.
 
-    def gradients_before(self, step: int, recordings: Sequence[NormalizedRecording]) -> list[TensorPair]:
-        return self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
+        Return {old name: "same", "transposed", as between PyTorch and Keras, "permuted" or "reshaped"}. "reshaped"
+        means that the shapes differ, and the flattened weights are the same.
+        """
+        orders = {}
+        for name, other in self.names.items():
+            both = zip(self.runs, (name, other), strict=True)
+            old, new = (run.outputs[0].parameters[own].values() for run, own in both)
+            axes = self.axes[name]
+            if axes is None or len(axis_orders(old.shape)) < 2:
+                continue
+            nearest = new.transpose(axes)
+            is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, nearest)
+            orders[name] = "reshaped" if is_reshaped else order_of_axes(axes, old.shape, new.shape)
+        return orders
 
-    def unclipped(self, step: int, recordings: Sequence[NormalizedRecording]) -> list[TensorPair]:
-        """Return the gradients that the clips get: as recorded, or else as yielded."""
-        sides = []
-        for recording in recordings:
-            output = recording.run.output_at(step, self._steps)
-            yielded = (output.unclipped or output.gradients or {}) if output else {}
-            sides.append(recording.before.get(step) or yielded)
-        return self._pair_gradients(sides)
+    def gradients_of(
+        self,
+        side: int,
+        step: int,
+        unclipped: Collection[int],
+        clipped: Mapping[int, Parameters],
+        before: Mapping[int, Parameters],
+    ) -> dict[str, Float64s]:
+        """Return the gradients that the optimizer gets: as yielded, or else the results of the clip calls."""
+        output = self.runs[side].output_at(step, self._steps)
+        yielded = output.gradients if output and step not in unclipped else None
+        return _values(clipped.get(step) or before.get(step) or {} if yielded is None else yielded)
 
-    def _pair_gradients(self, sides: Sequence[Parameters]) -> list[TensorPair]:
-        values = list(map(_values, sides))
-        return list(self._pair(values, values))
-
-    def ratio(self, step: int) -> float | None:
-        pairs = list(self.updates(step))
-        old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
-        if not np.any(old):
-            return None
-        ratio = float(old @ new / (old @ old))
-        off = max(float(np.abs(pair.new - ratio * pair.old).max(initial=0.0)) for pair in pairs)
-        return ratio if ratio and off <= RELATIVE_TOLERANCE * float(np.abs(new).max()) else None
+    def weights_of(self, side: int, step: int) -> tuple[Values, Values]:
+        """Return the weights before and after a step, in the layout of the side."""
+        if not self.yields_each_step and self._steps > 1:
+            return {}, {}
+        return self._before(step)[side], self._values(side, step)
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
         output = self.runs[side].output_at(step, self._steps)
@@ -207,8 +204,8 @@ def _values(tensors: Parameters) -> dict[str, Float64s]:
     return {name: dense.values() for name, dense in tensors.items()}
 
 
-def _close(old: Float64s, new: Float64s) -> bool:
-    return bool(np.abs(old - new).max(initial=0.0) <= RELATIVE_TOLERANCE * greatest_of(old))
+def _apart(old: Float64s, new: Float64s) -> float:
+    return float(np.abs(old - new).sum())
 
 
 def sorted_distances(pairs: Iterable[TensorPair]) -> list[ParameterDistance]:

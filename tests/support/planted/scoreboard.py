@@ -4,7 +4,7 @@
 
     right    the report names all mistakes, or calls a right port equal
     partly   it names one of several mistakes
-    unknown  it reports a difference, but no cause
+    unknown  it reports a difference without a cause, or refuses to compare
     WRONG    it names a cause that is not planted, or calls a wrong port equal
 
 `--recordings` keeps the recordings for the next call: delete the folder when the recorder changes. `--write` writes the
@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,70 +28,68 @@ from support.planted import pairs
 from support.planted.pairs import Mistake, Pair
 from support.planted.recordings import Recordings
 
-from unified_clip.recording.compare import RecordingComparison, compare
-from unified_clip.recording.report import model
+from unified_clip.compare.recordings import compare
+from unified_clip.compare.report import model
+from unified_clip.recording.runs import RunError
 
 VERDICTS = ("right", "partly", "unknown", "WRONG")
 ROUNDING = {"rounding", "rounding noise", "rounding that has grown"}
 
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "per tensor for global": ("clip rule",),
-    "per group for global": ("clip rule",),
-    "another rule": ("clip rule",),
-    "another norm type": ("clip rule",),
-    "rows": ("clip rule",),
-    "another threshold": ("threshold",),
-    "another eps of the clip": ("eps of the clip",),
-    "inexact norm": ("coefficient",),
-    "given norm": ("coefficient",),
-    "16 bits": ("coefficient",),
-    "not clipped": ("coefficient", "clip rule"),
-    "clipped below the threshold": ("coefficient", "clip rule"),
-    "left out": ("clipped parameters", "frozen parameters"),
-    "repeated parameter": ("clipped parameters",),
-    "parameters of another network": ("clipped parameters",),
-    "left-out clip": ("clipped parameters", "place of the clip", "number of clips"),
-    "clipping after the step": ("place of the clip",),
-    "the clip does not reach the step": ("place of the clip", "clip rule"),
-    "clipped twice": ("number of clips",),
-    "several clips before a step": ("number of clips", "accumulation"),
-    "clipping before unscaling": ("loss scale",),
-    "not finite in one run": ("loss scale", "data or loss"),
-    "scaled gradients": ("gradients", "accumulation"),
-    "gradient accumulation": ("accumulation", "steps of the optimizer"),
-    "gradients are not cleared": ("clearing",),
-    "untransposed weight": ("weights",),
-    "other initial weights": ("weights",),
-    "swapped": ("weights",),
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "initial weights": ("weights",),
+    "order of the elements": ("weights",),
+    "order of the gates": ("weights",),
     "tied weights": ("parameters",),
-    "other data or loss": ("data or loss",),
     "weight decay before the clip": ("coupling of the decay", "weight decay"),
-    "shifted step": ("schedule", "data or loss"),
-    "skipped step": ("steps of the optimizer",),
-    "another order of networks": ("steps of the optimizer",),
-    "weights are not updated": ("updated parameters", "frozen parameters"),
-    "squared rows": ("optimizer",),
-    "another place of the optimizer's eps": ("place of the optimizer's eps",),
+    "scale of the gradients": ("gradients", "accumulation"),
+    "scale of the clipped gradients": ("loss scale",),
+    "backward passes of a step": ("accumulation", "steps of the optimizer"),
+    "gradients before the step": ("clearing",),
+    "place of the clip": ("place of the clip",),
+    "clip": ("clipped parameters", "place of the clip", "number of clips"),
+    "clipped parameters": ("clipped parameters", "frozen parameters"),
+    "trained parameters": ("updated parameters", "frozen parameters", "parameters"),
+    "order of the networks": ("steps of the optimizer",),
+    "initial_accumulator_value": ("accumulator",),
+    "clips of a step": ("number of clips", "accumulation"),
+    "gradients that share a norm": ("clip rule",),
+    "clip rule": ("clip rule",),
+    "norm type": ("clip rule",),
+    "norm of the clip": ("clip rule", "coefficient"),
+    "threshold": ("threshold",),
+    "eps of the clip": ("eps of the clip",),
+    "coefficient of the clip": ("coefficient", "clip rule"),
+    "gradients of the step": ("place of the clip", "clip rule"),
+    "optimizer": ("optimizer", "coupling of the decay"),
+    "centered": ("optimizer",),
+    "learning rate": ("learning rate", "schedule"),
+    "learning rate schedule": ("schedule",),
+    "momentum": ("momentum",),
+    "nesterov": ("Nesterov",),
+    "dampening": ("dampening",),
+    "betas": ("betas",),
+    "alpha": ("betas",),
+    "eps": ("eps of the optimizer",),
+    "eps is added": ("place of the optimizer's eps",),
+    "initial squares": ("accumulator",),
+    "bias correction": ("bias correction",),
+    "weight decay": ("weight decay", "decayed parameters", "coupling of the decay"),
+    "weight_decay": ("weight decay", "decayed parameters", "coupling of the decay"),
+    "undecayed tensors": ("decayed parameters", "weight decay"),
+    "decay added to": ("coupling of the decay", "optimizer"),
+    "learning rates in the momentum": ("momentum", "optimizer"),
+    "squares of": ("optimizer",),
+    "weights after the step": ("updated parameters", "frozen parameters"),
+    "step": ("steps of the optimizer",),
+    "number of steps": ("steps of the optimizer",),
 }
-"""The fields that a cause of `compare` names. It names any of them. A cause that is missing here names none, such as
-"other gradients", or "clip by hand", which says that a clip was not compared."""
+"""The words of `fields.toml` for the fields of `compare`. A field that is missing here names nothing. "Updates"
+says that no rule explains them."""
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    r"uses the optimizer": ("optimizer", "coupling of the decay"),
-    r"\b(learning rate|lr)\b": ("learning rate", "schedule"),
-    r"\bmomentum\b": ("momentum",),
-    r"\bdampening\b": ("dampening",),
-    r"\bnesterov\b": ("Nesterov",),
-    r"\b(betas?|beta_?[12]|rho|alpha)\b": ("betas",),
-    r"\beps(ilon)?\b": ("eps of the optimizer",),
-    r"\binitial (mean or sum of squared gradients|accumulator)": ("accumulator",),
-    r"\bbias correction\b": ("bias correction",),
-    r"\bhas no weight decay for\b": ("decayed parameters", "weight decay"),
-    r"\bweight[ _]decay \S*\d": ("weight decay", "decayed parameters"),
-}
-"""The fields that a text about another optimizer or learning rate names, by the words of the text. It names all."""
+DATA = {"other data or loss": ("data or loss",), "clip by hand": ()}
+"""These kinds decide, not their fields. "Clip by hand" says that a clip was not compared."""
 
-OF_SETTINGS = {"another optimizer", "another learning rate"}
+
 HEDGED = "This is only a possible cause"
 
 
@@ -103,16 +100,6 @@ class Score(NamedTuple):
     """For each named cause, the fields that it can mean."""
 
     texts: Sequence[str]
-
-
-def named_fields(cause: str, text: str) -> Iterator[tuple[str, ...]]:
-    """Return the fields that each part of a text names. Advice on what to compare names none."""
-    if HEDGED in text:
-        return
-    if cause in OF_SETTINGS:
-        yield from (fields for words, fields in SETTINGS.items() if re.search(words, text, re.IGNORECASE))
-    elif cause in NAMES:
-        yield NAMES[cause]
 
 
 def judge(mistakes: Sequence[Mistake], named: Iterable[Sequence[str]], *, same: bool) -> str:
@@ -132,16 +119,15 @@ def judge(mistakes: Sequence[Mistake], named: Iterable[Sequence[str]], *, same: 
     return "WRONG" if same else "unknown"
 
 
-def score(pair: Pair, comparison: RecordingComparison) -> Score:
-    report = model.build(comparison)
-    findings = [
-        (finding.mistake, finding.text)
-        for divergence in report.divergences
-        for finding in divergence.findings
-        if finding.mistake not in ROUNDING
-    ]
-    named = [fields for cause, text in findings for fields in named_fields(cause, text)]
-    texts = [f"{cause}: {text}" for cause, text in findings]
+def score(pair: Pair, old: Path, new: Path) -> Score:
+    try:
+        report = model.build(compare(old, new))
+    except RunError as error:  # the command refuses to compare the recordings
+        return Score("unknown", str(error), [], [])
+    findings = [each for each in report.findings if each.mistake not in ROUNDING]
+    possible = [DATA.get(each.mistake, FIELDS.get(each.field, ())) for each in findings if HEDGED not in each.text]
+    named = [fields for fields in possible if fields]
+    texts = [f"{each.mistake}: {each.field}: {each.a} / {each.b}: {each.text}" for each in findings]
     return Score(judge(pair.mistakes, named, same=report.same), report.headline, named, texts)
 
 
@@ -189,8 +175,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         recordings = Recordings(options.recordings or Path(folder), of.values())
         scores = {
-            title: score(pair, compare(recordings.file(pair.old), recordings.file(pair.new)))
-            for title, pair in of.items()
+            title: score(pair, recordings.file(pair.old), recordings.file(pair.new)) for title, pair in of.items()
         }
     for title, judged in scores.items():
         print(f"{judged.verdict:8} {title}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
@@ -22,10 +21,8 @@ BEFORE, SAYS, AFTER, PROOF = "Before", "The tool's report", "After", "The proof"
 WRONG = "A wrong port"
 SILENT = "Programs with `set_gradient_clip`"
 
-PARTS = ("The runs first differ", "They differ", "The clipped gradients differ", "The updates differ")
-"""How sentences about a difference begin. The next sentence may name its cause."""
-
-NOT_WHY = (*PARTS, "Unexplained", "Weights", "Gradients' norms", "Norms", "Coefficients")
+FINDING = re.compile(r"^\S[^\n]*: [^\n]* \(step \d+\)\.\n(?:  [^\n]*\n)*", re.MULTILINE)
+"""What differs, and the step. The next lines say how to mend it."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +67,10 @@ def file_part(report: str) -> str:
     return report.partition("\n\n")[0] + "\n"
 
 
-def first_difference(output: str) -> str:
-    lines = output.splitlines()
-    for where, why in itertools.pairwise(lines):
-        if where.startswith(PARTS) and not why.startswith(NOT_WHY):
-            return f"{where}\n{why}\n"
-    raise AssertionError(output)
+def findings(output: str) -> str:
+    found = "".join(FINDING.findall(output))
+    assert found, output
+    return found
 
 
 def gradient_difference(output: str) -> str:
@@ -124,8 +119,8 @@ def expected_blocks(guide: str, directory: Path) -> Iterator[tuple[str, str, lis
             yield SAYS, language, [output if language == "diff" else file_part(output)]
     command = blocks_of(guide, PROOF, "sh")[0]
     output = run_command(without_max_ulp(command))[1]
-    yield PROOF, "text", [run_command(command)[1], first_difference(output) + gradient_difference(output)]
-    yield WRONG, "text", [first_difference(run_command(write_wrong_port(guide, directory))[1])]
+    yield PROOF, "text", [run_command(command)[1], findings(output) + gradient_difference(output)]
+    yield WRONG, "text", [findings(run_command(write_wrong_port(guide, directory))[1])]
     if guide == GUIDES[0]:
         path = write_silent_program(directory)
         difference, _ = blocks_of(guide, SILENT, "diff")

@@ -97,8 +97,12 @@ def verify_as_json(
 
 
 def cause_kinds(data: Mapping[str, Any]) -> list[str]:
-    kinds = [each["mistake"] for divergence in data["clips"]["divergences"] for each in divergence["findings"]]
-    return kinds + ([data["finding"]["mistake"]] if data["finding"] else [])
+    return [each["mistake"] for each in data["findings"]]
+
+
+def values(data: Mapping[str, Any], mistake: str) -> tuple[Any, Any]:
+    """Return the value of each side in the first finding of a kind."""
+    return next((each["a"], each["b"]) for each in data["findings"] if each["mistake"] == mistake)
 
 
 def called_names(data: Mapping[str, Any], side: str) -> set[str]:
@@ -115,4 +119,4 @@ def check_resync(directory: Path, capsys: pytest.CaptureFixture[str], new: str) 
     assert data["resynced"]
     assert all("norm" not in step["differs"] and "tensors" not in step["differs"] for step in data["steps"])
     assert all(step["update"]["relative"] == pytest.approx(1 - 0.25 / 0.26, rel=1e-3) for step in data["steps"])
-    assert data["finding"]["mistake"] == "another learning rate"
+    assert data["findings"][0]["mistake"] == "another learning rate"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unified_clip.recipes.updates import Difference, Recipe, Step, differences, recipes
+from unified_clip.recipes.optimizers import updates
+from unified_clip.recipes.optimizers.updates import Difference, Recipe, Step, closest, effect, recipes
 
 Single = Any  # an array of float32
 Optimizer = Callable[[int, Single, Single, dict[str, Single]], Single]
@@ -80,6 +81,10 @@ def run(
 
 def found(optimizer: Optimizer, **more: Any) -> list[Recipe]:
     return recipes(run(optimizer, **more))
+
+
+def differences(old: list[Recipe], new: list[Recipe]) -> list[Difference]:
+    return updates.differences(*closest(old, new)) if old and new else []
 
 
 PLAIN: Mapping[str, list[Recipe]] = {"SGD": found(sgd(0.9)), "Adam": found(adam())}
@@ -170,7 +175,7 @@ def test_tensors_without_elements_change_nothing() -> None:
     steps = run(sgd())
     empty = {"empty": np.zeros((0, 3))}
     padded = [Step(*({**table, **empty} for table in step)) for step in steps]
-    assert recipes(padded) == recipes(steps)
+    assert [each[:2] for each in recipes(padded)] == [each[:2] for each in recipes(steps)] != []
     assert recipes([Step(empty, empty, empty)]) == []
 
 
@@ -199,3 +204,15 @@ def test_decays_that_differ_by_their_last_digit_are_no_difference() -> None:
     exact = [Recipe({"weight decay": 0.01}, [0.1])]
     assert differences(exact, near) == []
     assert differences(exact, far) == [Difference("weight decay", 0.01, 0.011)]
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-5])
+def test_the_effect_of_a_place_of_eps_is_that_on_the_directions(eps: float) -> None:
+    steps = run(adam(eps=eps), steps=1)
+    settings = {"optimizer": "Adam", "betas": (0.9, 0.999), "eps": eps, "bias correction": "as in Adam"}
+    expected_settings = settings | {"eps is added": "after the bias correction"}
+    recipe = next(each for each in recipes(steps) if each.settings == expected_settings)
+    gradient = np.concatenate([each.ravel() for _, each in sorted(steps[0].gradients.items())])
+    after, before = (gradient / (np.abs(gradient) + divisor) for divisor in (eps, eps / 0.001**0.5))
+    expected = np.linalg.norm(before - after) / np.linalg.norm(after)
+    assert effect(steps, recipe, "eps is added", "before the bias correction") == pytest.approx(expected)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.recordings import write_and_compare
 
-from unified_clip.recording.compare import RecordingComparison
+from unified_clip.compare.recordings import RecordingComparison
 
 
 @pytest.fixture

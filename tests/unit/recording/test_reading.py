@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from support.recordings import HEADER, clip_line, step_line, write_recording
 
+from unified_clip.compare.report import model
 from unified_clip.recording import runs
-from unified_clip.recording.report import model
+from unified_clip.recording.lines import READABLE
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", READABLE)
 def test_numbers_that_json_does_not_have_are_read(tmp_path: Path, schema: int) -> None:
     overflow = {**clip_line(1, {"a": 1.0}, norm="nan", coef="nan", nan=2), "threshold": "inf"}
     run = runs.read(write_recording(tmp_path / "run.jsonl", [overflow, clip_line(2)], schema=schema))
@@ -32,8 +33,8 @@ def test_an_incomplete_line_of_a_process_is_read_from_the_header(tmp_path: Path)
 def test_infinite_bounds_are_strings_in_json(compare_runs: Any) -> None:
     bounds = [{"rule": "value", "threshold": ["-inf", high], "norm_type": None} for high in (1.0, 2.0)]
     comparison = compare_runs(*([{"step": 1, "call": "clip", **clip}] for clip in bounds))
-    (divergence,) = json.loads(json.dumps(model.build(comparison).as_json(), allow_nan=False))["divergences"]
-    assert (divergence["a"], divergence["b"]) == (["-inf", 1.0], ["-inf", 2.0])
+    (finding,) = json.loads(json.dumps(model.build(comparison).as_json(), allow_nan=False))["findings"]
+    assert (finding["a"], finding["b"]) == (["-inf", 1.0], ["-inf", 2.0])
 
 
 def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
             "{}\n",
             "line 1, unified_clip: Field required. Pass a file from the command `unified-clip record`",
         ),
-        (json.dumps({**HEADER, "schema": 3}) + "\n", r"format version \(schema\) 3, .* install unified_clip 0"),
+        (json.dumps({**HEADER, "schema": 4}) + "\n", r"format version \(schema\) 4, .* install unified_clip 0"),
         (
             json.dumps(HEADER) + "\n{\n",
             "line 2 is not JSON: Expecting property name enclosed in double quotes at column 2. ",

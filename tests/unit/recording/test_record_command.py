@@ -20,8 +20,8 @@ import pytest
 import unified_clip.numpy as uc
 from unified_clip import ClipWarning, cli, suggest_threshold
 from unified_clip._core import validation
+from unified_clip.compare.recordings import compare
 from unified_clip.recording import runs
-from unified_clip.recording.compare import compare
 from unified_clip.recording.dispatcher import DISPATCHER
 from unified_clip.recording.launch.merge import merge
 from unified_clip.recording.launch.process import ProcessRecording

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from unified_clip.compare.report import run_plots
+from unified_clip.compare.report.curves import Point, clip_points, number_points
 from unified_clip.recording.recorded_run import RecordedCall
-from unified_clip.recording.report import run_plots
-from unified_clip.recording.report.curves import Point, clip_points, number_points
 
 
 def calls(lines: list[dict[str, Any]]) -> list[RecordedCall]:

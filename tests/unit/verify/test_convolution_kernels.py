@@ -13,7 +13,7 @@ import pytest
 import unified_clip
 import unified_clip.numpy as uc
 from unified_clip.cli import main
-from unified_clip.recording.compare import compare
+from unified_clip.compare.recordings import compare
 
 STEP = """
 import numpy as np
@@ -42,10 +42,8 @@ TORCH = STEP.replace("TO_OIHW", "(0, 1, 2, 3)") + (
 
 LOADS = {
     "kernel.transpose(3, 2, 0, 1)": None,
-    "kernel.reshape(4, 2, 3, 3)": "'kernel' are transposed, but not the order of elements. Transpose them, "
-    "do not reshape them. To copy 'kernel' from Keras or TensorFlow to PyTorch, use transpose(3, 2, 0, 1)",
-    "kernel.transpose(3, 2, 1, 0)": "'kernel' have their axes in an order that no framework uses. Correct the "
-    "transpose. To copy 'kernel' from Keras or TensorFlow to PyTorch, use transpose(3, 2, 0, 1)",
+    "kernel.reshape(4, 2, 3, 3)": "'kernel' are transposed, but not the order",
+    "kernel.transpose(3, 2, 1, 0)": "'kernel' have their axes in an order that no framework uses",
 }
 """What the cause says, by how the port loads the kernel, which has the shape (3, 3, 2, 4)."""
 
@@ -68,8 +66,9 @@ def test_verify_names_a_kernel_in_a_wrong_order(
     status = main(["verify", f"{tmp_path}/keras.py:step", f"{tmp_path}/torch_.py:step", "--max-ulp", "64", *options])
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert status == (text is not None)
-    assert (data["finding"] or {}).get("mistake") == (text and "untransposed weight")
-    assert text is None or text in data["finding"]["text"]
+    assert next((each["mistake"] for each in data["findings"]), None) == (text and "untransposed weight")
+    hint = "From Keras or TensorFlow to PyTorch: transpose(3, 2, 0, 1)"
+    assert text is None or (text in data["findings"][0]["text"] and hint in data["findings"][0]["fix"])
 
 
 def record(path: Path, kernel: np.ndarray[Any, Any], size: float, framework: str = "numpy") -> Path:
@@ -85,7 +84,7 @@ def record(path: Path, kernel: np.ndarray[Any, Any], size: float, framework: str
 @pytest.mark.parametrize(
     ("load", "kind"),
     [
-        (lambda kernel: kernel.transpose(3, 2, 0, 1), "other data or loss"),
+        (lambda kernel: kernel.transpose(3, 2, 0, 1), "scaled gradients"),
         (lambda kernel: kernel.reshape(4, 2, 3, 3), "untransposed weight"),
         (lambda kernel: kernel.transpose(3, 2, 1, 0), "other initial weights"),  # no framework has this order
     ],
@@ -100,10 +99,9 @@ def test_compare_names_a_kernel_in_a_wrong_order(tmp_path: Path, load: Callable[
 @pytest.mark.parametrize(
     ("shape", "load", "kind"),
     [
-        ((3, 3, 4, 1), lambda kernel: kernel.transpose(2, 3, 0, 1), "other data or loss"),  # a depthwise convolution
-        ((3, 3, 4, 1), lambda kernel: kernel.transpose(2, 3, 1, 0), "other initial weights"),
+        ((3, 3, 4, 1), lambda kernel: kernel.transpose(2, 3, 0, 1), "scaled gradients"),  # a depthwise convolution
         ((3, 3, 4, 1), lambda kernel: kernel.reshape(4, 1, 3, 3), "untransposed weight"),
-        ((1, 1, 4, 4), lambda kernel: kernel.transpose(3, 2, 0, 1), "other data or loss"),
+        ((1, 1, 4, 4), lambda kernel: kernel.transpose(3, 2, 0, 1), "scaled gradients"),
         ((1, 1, 4, 4), lambda kernel: kernel.transpose(2, 3, 0, 1), "untransposed weight"),
     ],
 )
@@ -117,4 +115,4 @@ def test_compare_knows_which_framework_has_the_channels_last(
     assert cause.kind == kind
     if kind == "untransposed weight":
         axes = "(2, 3, 0, 1)" if shape[-1] == 1 else "(3, 2, 0, 1)"
-        assert f". To copy 'kernel' from Keras or TensorFlow to PyTorch, use transpose{axes}" in cause.sentence
+        assert f"From Keras or TensorFlow to PyTorch: transpose{axes}" in cause.fix

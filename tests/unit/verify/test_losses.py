@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, STEPS, run_verify, verify_as_json
+from support.port.verify_pairs import NUMPY, STEPS, cause_kinds, run_verify, verify_as_json
 from support.tiers import sampled
 
 GLOBAL = NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)")
@@ -28,21 +28,19 @@ def test_losses_are_columns_of_the_table_and_are_compared(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("loss", "advice"),
-    [
-        (MEAN, "The losses agree. In both scripts, compare the code that changes the gradients before the clip"),
-        (f"2 * {MEAN}", "Compare the data"),
-    ],
+    ("loss", "expected"),
+    [(MEAN, "loss is equal at all 4 steps."), (f"2 * {MEAN}", "loss differs from step 1 on: ")],
 )
 def test_losses_show_whether_gradients_differ_by_the_forward_pass(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str, advice: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str, expected: str
 ) -> None:
     before = 'loss = LOSS; grads["bias"] += np.float32(1); uc.clip_grad_norm_'.replace("LOSS", loss)
     new = WITH_LOSS.replace("LOSS", "loss").replace("uc.clip_grad_norm_", before)
     old = WITH_LOSS.replace("LOSS", "loss").replace("uc.clip_grad_norm_", f"loss = {MEAN}; uc.clip_grad_norm_")
-    finding = verify_as_json(tmp_path, capsys, old, new)["finding"]
-    assert finding["mistake"] == "other data or loss"
-    assert advice in finding["text"]
+    finding = verify_as_json(tmp_path, capsys, old, new)["findings"][0]
+    assert (finding["mistake"], finding["step"]) == ("other gradients", 1)
+    run_verify(tmp_path, old, new, "--steps", "1")
+    assert expected.replace("all 4 steps", "all 1 steps") in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("factor", "is_small"), [(1 + 1e-9, True), (1.1, False)])
@@ -51,8 +49,9 @@ def test_a_tiny_difference_in_float64_is_advised_to_be_a_constant(
 ) -> None:
     old = WITH_LOSS.replace("LOSS", f"float({MEAN})").replace("array.copy()", "array.astype(np.float64)")
     new = old.replace("uc.clip_grad_norm_", f'grads["bias"][0] *= {factor}; uc.clip_grad_norm_')
-    text = verify_as_json(tmp_path, capsys, old, new)["finding"]["text"]
-    assert ("Compare the constants of both models" in text) == is_small
+    data = verify_as_json(tmp_path, capsys, old, new)
+    assert cause_kinds(data) == ["other gradients"]
+    assert ("Compare the constants of both models" in data["findings"][0]["fix"]) == is_small
 
 
 def test_a_loss_of_one_step_only_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,10 @@
-"""Functions of `unified-clip verify`: growing rounding, merged calls, pairs of calls, and distances."""
+"""Functions of `unified-clip verify`: recordings, names, distances, and what is printed."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,18 +13,15 @@ import numpy as np
 import pytest
 
 from unified_clip.recording.clip_event import merge_groups
-from unified_clip.recording.compare import compare as compare_runs
-from unified_clip.recording.divergence import Divergence
 from unified_clip.recording.natives.native_call import NativeCall, ObservedTensors, coefficient, line_fields
 from unified_clip.recording.recorded_run import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
-from unified_clip.verify import compare, name_gradients, normalize, report, step_pairing
-from unified_clip.verify.causes import step_causes
+from unified_clip.verify import name_gradients, normalize, rejections, report, step_pairing
 from unified_clip.verify.compare import Verification
 from unified_clip.verify.errors import VerifyError
 from unified_clip.verify.launch.outputs import ScriptRun, StepOutput
 from unified_clip.verify.launch.script import Script
-from unified_clip.verify.step_comparison import StepComparison, TensorComparison
+from unified_clip.verify.step_comparison import Number, StepComparison, TensorComparison
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
 
@@ -35,19 +31,7 @@ def dense(*values: float) -> Dense:
 
 
 def step_with_norm_distance(step: int, ulps: float) -> StepComparison:
-    return StepComparison(
-        step, [], [], [Divergence(step, "norm", 1.0, 1.0, None, ulps, 0.0, ulps)], TensorComparison(), True
-    )
-
-
-def write_recording(path: Path, **changes: Any) -> Path:
-    line = {
-        "step": 1, "call": "clip", "framework": "numpy", "rule": "global", "threshold": 1.0, "norm_type": 2.0,
-        "eps": 0.0, "dtype": "float32", "norm": 2.0, "coef": 0.5, "clipped": True, "count": 1, "nan": 0, "inf": 0,
-    }  # fmt: skip
-    header = {"unified_clip": "1", "schema": 1, "started": "now", "norms": False}
-    path.write_text(f"{json.dumps(header)}\n{json.dumps(line | changes)}\n", encoding="utf-8")
-    return path
+    return StepComparison(step, [], [], [Number("norm", ulps, 0.0, ulps)], TensorComparison())
 
 
 # -- comparing
@@ -70,45 +54,11 @@ def test_steps_with_other_parameters_are_rejected(
 ) -> None:
     outputs = [StepOutput(each, None, None) for each in (first, second)]
     with pytest.raises(VerifyError, match=message):
-        compare.reject_changing_outputs(ScriptRun(SCRIPT, outputs, Path(), True))
-    compare.reject_changing_outputs(ScriptRun(SCRIPT, outputs[:1] * 2, Path(), True))
-
-
-@pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])
-def test_rounding_may_grow_up_to_16_times(tmp_path: Path, ulps: float, grown: bool) -> None:
-    same = compare_runs(*[write_recording(tmp_path / "run.jsonl")] * 2)
-    cause = step_causes._grown_rounding([step_with_norm_distance(1, 10), step_with_norm_distance(2, ulps)], same, 64)
-    assert (cause is not None) is grown
-
-
-@pytest.mark.parametrize(
-    ("change", "alike"),
-    [({}, True), ({"norm_type": 1.0}, False), ({"threshold": 2.0}, False), ({"threshold": None}, True)],
-)
-def test_clips_are_paired_by_rule_norm_and_threshold(tmp_path: Path, change: Mapping[str, Any], alike: bool) -> None:
-    comparison = compare_runs(
-        write_recording(tmp_path / "old.jsonl"), write_recording(tmp_path / "new.jsonl", **change)
-    )
-    (pair,) = comparison.pairs
-    assert compare._clip_alike(pair) is alike
-
-
-def test_norms_are_compared_in_float32_if_one_of_them_is(tmp_path: Path) -> None:
-    close = 2.0 * (1 + 2**-40)
-    paths = (
-        write_recording(tmp_path / "old.jsonl"),
-        write_recording(tmp_path / "new.jsonl", dtype="float64", norm=close),
-    )
-    assert compare_runs(*paths).first is None
-    assert compare_runs(paths[1], write_recording(paths[0], dtype="float64")).first is not None
+        rejections.reject_changing_outputs(ScriptRun(SCRIPT, outputs, Path(), True))
+    rejections.reject_changing_outputs(ScriptRun(SCRIPT, outputs[:1] * 2, Path(), True))
 
 
 # -- recordings
-
-
-def merge(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-    empty = normalize.NormalizedRecording(ScriptRun(SCRIPT, [], Path(), True))
-    return normalize._merge_calls(calls, empty, empty)
 
 
 @pytest.mark.parametrize(("count", "steps"), [(4, [1, 1, 2, 2]), (3, [9, 9, 9])])
@@ -134,52 +84,10 @@ def test_a_manual_clip_belongs_to_the_step_that_yields_it(tmp_path: Path, yields
 def test_merged_calls_have_clipped_if_one_of_them_has(
     clipped: tuple[bool | None, bool | None], expected: bool | None
 ) -> None:
-    calls = [call(name).model_copy(update={"clipped": each}) for name, each in zip("ab", clipped, strict=True)]
-    (line,) = merge(calls)
-    assert line.clipped is expected
     fields = {"rule": "value", "threshold": [-1.0, 1.0], "eps": None, "dtype": "float32", "norm": None, "coef": None}
     groups = [{**fields, "nan": 0, "inf": 0, "count": 1, "clipped": each} for each in clipped]
     (merged,) = merge_groups(groups)
     assert merged["clipped"] is expected
-
-
-def call(name: str, nan: int | None = 0) -> RecordedCall:
-    return RecordedCall(
-        step=1, call="clip", rule="global", norm_type=2.0, norm=2.0, coef=0.5, clipped=True, nan=nan, inf=1,
-        parameters={name: Parameter(shape=(2,), norm=2.0)},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("names", "groups"),
-    [("ab", [["a", "b"]]), ("aa", [["a"], ["a"]]), ("aba", [["a", "b"], ["a"]])],
-)
-def test_consecutive_calls_are_merged_until_a_gradient_is_clipped_again(names: str, groups: list[list[str]]) -> None:
-    assert [list(line.parameters) for line in merge([call(name) for name in names])] == groups
-
-
-@pytest.mark.parametrize(("nan", "expected"), [(2, 3), (None, None)])
-def test_merged_calls_have_a_count_only_if_each_call_has_one(nan: int | None, expected: int | None) -> None:
-    (line,) = merge([call("a", 1), call("b", nan)])
-    assert line.nan == expected
-    assert line.inf == 2
-
-
-@pytest.mark.parametrize(
-    ("calls", "other_calls", "order"),
-    [
-        (["a", "bc"], ["bc", "a"], [1, 0]),
-        (["ab", "bc"], ["bc", "ab"], [0, 1]),
-        (["a", "b"], ["b", "c"], [0, 1]),
-        (["a", "b"], [], [0, 1]),
-    ],
-)
-def test_calls_are_reordered_only_if_no_gradient_is_clipped_twice(
-    calls: list[str], other_calls: list[str], order: list[int]
-) -> None:
-    lines = [RecordedCall(step=number + 1, call="clip") for number in range(len(calls))]
-    ordered = normalize._in_order_of(lines, [*map(frozenset, calls)], [*map(frozenset, other_calls)])
-    assert [line.step - 1 for line in ordered] == order
 
 
 # -- names
@@ -221,7 +129,7 @@ def test_a_gradient_far_below_the_total_norm_is_noise(
     for gradient in gradients:
         values = {"w": dense(3.0), "k": dense(gradient)}
         run = ScriptRun(SCRIPT, [StepOutput({"w": dense(1.0), "k": dense(0.0)}, values, None)], tmp_path, yields=True)
-        recordings.append(normalize.NormalizedRecording(run, tmp_path))
+        recordings.append(normalize.NormalizedRecording(run, cast(Any, None)))
     pairing = step_pairing.StepPairing(recordings[0].run, recordings[1].run, {}, 1, {})
     assert pairing.noise(1, recordings, names) == expected
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, TORCH, cause_kinds, largest_ulps, needs_torch, run_verify, verify_as_json
+from support.port.verify_pairs import (
+    NUMPY,
+    TORCH,
+    cause_kinds,
+    largest_ulps,
+    needs_torch,
+    run_verify,
+    values,
+    verify_as_json,
+)
 
 GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
 PER_TENSOR = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
@@ -41,14 +50,14 @@ def test_a_weight_near_zero_may_differ_by_rounding_at_its_earlier_size(
     old, new = (NEAR_ZERO.replace("SIZE", size) for size in ("1e-3", f"1e-3 + {off}"))
     data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert data["same"] is same
-    assert max(each["greatest_ulps"] for each in data["clips"]["agreements"]) > 200
+    assert cause_kinds(data) == ([] if same else ["unexplained"])
 
 
 def test_a_difference_of_a_small_gradient_beyond_rounding_still_has_its_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = (WIDE.replace("FACTOR", each) for each in ("1", "(1 + 1e-9)"))
-    assert verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")["finding"]["mistake"] == "other data or loss"
+    assert cause_kinds(verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")) == ["other gradients"]
 
 
 def test_rounding_of_a_clipped_gradient_is_named_and_the_clip_calls_are_the_same(
@@ -57,11 +66,9 @@ def test_rounding_of_a_clipped_gradient_is_named_and_the_clip_calls_are_the_same
     new = GLOBAL.replace(
         "yield weights, grads", "yield weights, {**grads, 'bias': grads['bias'] * np.float32(1 + 1e-6)}"
     )
-    assert run_verify(tmp_path, GLOBAL, new, "--max-ulp", "1") == 1
-    printed = capsys.readouterr().out
-    assert "The runs are the same" not in printed
-    assert "Rounding: at step 1, the clipped gradient of 'bias' differs by " in printed
-    assert "The clip calls are the same: 4 calls, up to 1 ULP." in printed
+    data = verify_as_json(tmp_path, capsys, GLOBAL, new, "--max-ulp", "1")
+    assert cause_kinds(data) == ["rounding"]
+    assert [step["differs"] for step in data["steps"]] == [["tensors"]] * 4
 
 
 ADAM = GLOBAL.replace(
@@ -80,8 +87,7 @@ def test_rounding_that_adam_amplifies_is_named_rounding(tmp_path: Path, capsys: 
     old, new = (TINY.replace("OFF", each).replace("RATE", "0.01") for each in ("0", "np.float32([3e-9, 0])"))
     data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert largest_ulps(data, "update") > 400
-    assert all(kind.startswith("rounding") for kind in cause_kinds(data))
-    assert "'bias' differs by" in data["finding"]["text"]
+    assert cause_kinds(data) == ["rounding"]
 
 
 @pytest.mark.parametrize("rate", ["0.0101", "0.010001"])
@@ -92,15 +98,16 @@ def test_another_learning_rate_is_no_amplified_rounding(
         TINY.replace("OFF", off).replace("RATE", each) for off, each in (("0", "0.01"), ("np.float32([3e-9, 0])", rate))
     )
     data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
-    assert data["finding"]["mistake"] in ("another optimizer", "another learning rate")
+    assert cause_kinds(data) == ["another learning rate"]
+    old_size, new_size = values(data, "another learning rate")
+    assert new_size / old_size == pytest.approx(float(rate) / 0.01, rel=1e-5)
 
 
 def test_moving_statistics_are_no_difference_of_optimizers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (MOVING.replace("RATE", each) for each in ("0.01", "0.1"))
-    finding = verify_as_json(tmp_path, capsys, old, new)["finding"]
-    assert finding["mistake"] == "tensors without a gradient"
-    assert "all tensors that differ have no gradient: 'mean'. The updates of the 2 weights with " in (finding["text"])
-    assert "agree in all 4 steps" in finding["text"]
+    data = verify_as_json(tmp_path, capsys, old, new)
+    assert cause_kinds(data) == ["tensors without a gradient"]
+    assert "'mean'" in data["findings"][0]["text"]
 
 
 def test_another_learning_rate_is_named_beside_moving_statistics(
@@ -108,7 +115,7 @@ def test_another_learning_rate_is_named_beside_moving_statistics(
 ) -> None:
     old, new = (MOVING.replace("RATE", each) for each in ("0.01", "0.1"))
     new = new.replace("np.float32(0.25)", "np.float32(0.5)")
-    assert verify_as_json(tmp_path, capsys, old, new)["finding"]["mistake"] == "another learning rate"
+    assert cause_kinds(verify_as_json(tmp_path, capsys, old, new)) == ["another learning rate"]
 
 
 @pytest.mark.parametrize(("source", "is_wide"), [(WIDE.replace("FACTOR", "1"), True), (GLOBAL, False)])

@@ -19,7 +19,8 @@ from support.recordings import complete
 import unified_clip
 from unified_clip._guard import Hook
 from unified_clip._kit.safetensors_files import write
-from unified_clip.recording import compare, runs
+from unified_clip.compare import recordings as compare
+from unified_clip.recording import runs
 from unified_clip.recording.natives.native_call import (
     NativeCall,
     ObservedTensors,
@@ -336,49 +337,29 @@ def test_a_function_for_any_tensor_is_recorded_if_it_clips_a_gradient(
 
 def write_recording(path: Path, **changes: Any) -> Path:
     fields = {"framework": "torch", "rule": "global", "norm_type": 2.0, "dtype": "float32", "clipped": True}
-    line = {"step": 1, "call": "clip", "threshold": 1.0, "eps": 0.0, "norm": 13.0, "coef": 1 / 13, **fields, **changes}
+    line = {"step": 1, "call": "clip", "threshold": 1e-3, "eps": 0.0, "norm": 1e-2, "coef": 0.1, **fields, **changes}
     header = {"unified_clip": "1", "schema": 1, "started": "now", "norms": False}
     path.write_text(f"{json.dumps(header)}\n{json.dumps(complete(line))}\n", encoding="utf-8")
     return path
 
 
-def compare_calls(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    comparison = compare.compare(
-        write_recording(tmp_path / "old.jsonl", **old), write_recording(tmp_path / "new.jsonl", **new), max_ulp=0
-    )
-    assert comparison.first is not None
-    return [each.kind for each in comparison.findings]
+WITH_EPS = {"watched": True, "call": "framework.clip", "coef": 1e-3 / (1e-2 + 1e-6) * (1 + 2**-23)}
 
 
-OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.float32(1 / 13), np.float32(1)))}
-
-
-def test_rounding_is_reported_with_the_name_of_the_function(tmp_path: Path) -> None:
-    assert compare_calls(tmp_path, OFF, {}) == ["rounding"]
-    (finding,) = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl", max_ulp=0).findings
-    assert "the rounding of framework.clip of old.jsonl. To allow this difference" in finding.sentence
-
-
-def test_a_wrong_coefficient_of_unified_clip_is_no_rounding(tmp_path: Path) -> None:
-    assert compare_calls(tmp_path, {**OFF, "watched": False}, {}) == []
-
-
-def test_eps_is_named_beside_rounding_of_a_frameworks_function(tmp_path: Path) -> None:
-    settings = {"threshold": 1e-3, "norm": 1e-2}
-    exact, off = 1e-3 / 1e-2, 1e-3 / (1e-2 + 1e-6) * (1 + 2**-23)
-    assert compare_calls(tmp_path, {**OFF, **settings, "coef": off, "eps": 1e-6}, {**settings, "coef": exact}) == [
-        "another eps of the clip"
-    ]
-    assert compare_calls(tmp_path, {**OFF, **settings, "coef": off, "eps": 0.0}, {**settings, "coef": exact}) == [
-        "another eps of the clip"
-    ]
-    neither = {**OFF, **settings, "coef": 1e-3 / (1e-2 + 2e-6), "eps": 0.0}
-    assert compare_calls(tmp_path, neither, {**settings, "coef": exact}) == []
-
-
-def test_an_unknown_threshold_is_not_compared(tmp_path: Path) -> None:
-    old, new = write_recording(tmp_path / "old.jsonl", threshold=None), write_recording(tmp_path / "new.jsonl")
-    assert compare.compare(old, new).first is None
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({"watched": True, "coef": float(np.nextafter(np.float32(0.1), np.float32(1)))}, []),
+        ({**WITH_EPS, "eps": 1e-6}, ["another eps of the clip"]),
+        ({**WITH_EPS, "eps": 0.0}, ["coefficient"]),
+        ({"threshold": None, "coef": None}, []),
+    ],
+)
+def test_recorded_settings_and_coefficients_are_compared(
+    tmp_path: Path, changes: dict[str, Any], kinds: list[str]
+) -> None:
+    old, new = write_recording(tmp_path / "old.jsonl", **changes), write_recording(tmp_path / "new.jsonl")
+    assert [each.kind for each in compare.compare(old, new).findings] == kinds
 
 
 def test_an_action_waits_for_its_own_module_if_one_loader_loads_all(monkeypatch: pytest.MonkeyPatch) -> None:

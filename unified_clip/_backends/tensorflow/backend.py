@@ -306,6 +306,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def to_numpy(self, tensor: Tensor) -> kernels.Array:
         return kernels.storage(tensor.numpy())[0]
 
+    def elements(self, tensor: Tensor, positions: Any) -> Tensor:
+        return tf.gather(tf.reshape(self.detached(tensor), [-1]), positions)
+
     def in_graph(self, values: Sequence[Any]) -> bool:
         return not tf.executing_eagerly() or any(type(value) is not EAGER for value in values)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import keras
@@ -17,7 +16,7 @@ from ..lines import caller
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .observer import OBSERVER, RunningNativeCall, without_none
-from .optimizer_steps import LOSS, STEP, UNSCALED, decayed_elements, of_groups, record_step
+from .optimizer_steps import LOSS, STEP, UNSCALED, names_of_step, of_groups, record_step
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """{argument of an optimizer: its clip rule}. Keras uses the first argument that is set."""
@@ -50,17 +49,12 @@ def _clip_gradients(called: Call) -> Iterator[None]:
         return
     before, weights, names = without_none(grads, weights, names)
     if backend == "jax":
-        import jax
-
         from . import traced
 
         yield
         _, after = without_none(grads, called.result)
-        report = partial(traced.report_call, lambda _: call, None, before, after, weights, names)
-        if accumulation_steps(optimizer):  # JAX also clips if it only adds up gradients, but drops the result
-            jax.lax.cond(_updates_weights(optimizer), report, lambda: None)
-        else:
-            report()
+        with _only_updates(optimizer):
+            traced.report_call(lambda _: call, None, before, after, weights, names, id(optimizer))
         return
     running = RunningNativeCall(call, before, weights, names)  # a clip may overwrite the gradients
     yield
@@ -98,7 +92,8 @@ def _step(call: Call) -> Iterator[None]:
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, grads)]
     yield
     variables = keras_releases.variables_of(optimizer, call.arguments)
-    _record_step(optimizer, variables, numbers, sum(each is not None for each in grads))
+    trained = [each for each, gradient in zip(variables, grads, strict=False) if gradient is not None]
+    _record_step(optimizer, variables, trained, numbers)
 
 
 def _unrecorded_step(call: Call) -> Iterator[None]:
@@ -122,6 +117,13 @@ def _class_name(optimizer: Any) -> str:
     return f"keras.optimizers.{kind.__name__}"
 
 
+def _only_updates(optimizer: Any) -> contextlib.AbstractContextManager[None]:
+    """JAX also clips and steps if it only adds up gradients, but drops the results."""
+    from . import traced
+
+    return traced.only_if(_updates_weights(optimizer)) if accumulation_steps(optimizer) else contextlib.nullcontext()
+
+
 def _updates_weights(optimizer: Any) -> Any:
     steps = accumulation_steps(optimizer)
     return keras.ops.equal((optimizer._iterations + 1) % steps, 0) if steps else True
@@ -141,21 +143,23 @@ def _settings(optimizer: Any) -> dict[str, Any]:
     return settings | {"betas": [getattr(optimizer, "beta_1", None), getattr(optimizer, "beta_2", None)]}
 
 
-def _weight_decays(optimizer: Any, variables: Sequence[Any]) -> list[tuple[float, int]]:
+def _weight_decays(optimizer: Any, variables: Sequence[Any]) -> list[float]:
     decay = optimizer.weight_decay or 0.0
-    return [(decay * optimizer._use_weight_decay(each), math.prod(each.shape)) for each in variables]
+    return sorted({decay * optimizer._use_weight_decay(each) for each in variables})
 
 
-def _record_step(optimizer: Any, variables: Sequence[Any], numbers: Sequence[Any], gradients: int) -> None:
-    kind, decays = _class_name(optimizer), _weight_decays(optimizer, variables)
-    decayed = decayed_elements(decays, [getattr(each, "path", None) for each in variables])
-    settings = _settings(optimizer) | {"weight_decay": of_groups(sorted({decay for decay, _ in decays}))}
+def _record_step(optimizer: Any, variables: Sequence[Any], trained: Sequence[Any], numbers: Sequence[Any]) -> None:
+    kind = _class_name(optimizer)
+    settings = _settings(optimizer) | {"weight_decay": of_groups(_weight_decays(optimizer, variables))}
 
-    known = {**decayed, "gradients": gradients, "place": caller()}
+    names = names_of_step(getattr(each, "path", each.name) for each in trained)
+    known = {**names, "gradients": len(trained), "place": caller()}
 
     def receive(rate: Any, updates: Any, repeated: Any, **passes: Any) -> None:
         if updates:
-            record_step(kind, {"lr": rate, **settings}, known | {"repeated_rows": int(repeated), **passes})
+            record_step(
+                kind, {"lr": rate, **settings}, known | {"repeated_rows": int(repeated), **passes}, id(optimizer)
+            )
 
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -166,6 +170,7 @@ def _record_step(optimizer: Any, variables: Sequence[Any], numbers: Sequence[Any
     elif backend == "jax":
         from . import traced
 
-        traced.report_step(lambda clips, *values: receive(*values, clips=clips), numbers)
+        with _only_updates(optimizer):
+            traced.report_step(id(optimizer), lambda clips, *values: receive(*values, clips=clips), numbers)
     else:
         receive(*(float(keras.ops.convert_to_numpy(number)) for number in numbers))

@@ -15,6 +15,7 @@ from ..._core.observer import Rule
 from ...causes import scaling
 from ...numpy import get_total_norm
 from ...tensors.files.convert_worker import read_tensor
+from ...tensors.samples import positions
 from ...tensors.types import PARTS, Dense, densify, from_numpy
 
 SLACK = 2.0**-50
@@ -122,9 +123,17 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
         line["coef"] = [coefficient([a], [b], coefficient_by_formula(call, n)) for a, b, n in pairs]
     for index, (name, each) in enumerate(_named(observed, observed.before).items()):
         parameter = line["parameters"][name] = {"shape": list(each.shape), "norm": norms[index]}
+        parameter |= _sample("sample", each)
         if observed.weights and (weight := observed.weights[index]) is not None:
-            parameter["weight"] = exact_norm([weight], p)
+            parameter |= {"weight": exact_norm([weight], p), **_sample("weight_sample", weight)}
     return line
+
+
+def _sample(key: str, tensor: Dense) -> dict[str, list[float]]:
+    if tensor.dtype in PARTS:
+        return {}
+    places = positions(tuple(tensor.shape))
+    return {key: Dense(tensor.dtype, tensor.array.reshape(-1)[places]).values().tolist()}
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:

@@ -8,18 +8,22 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from optax._src import alias
 
 from ..._backends.jax.backend import path_name
+from ..._core.names import canonical
 from ..._guard import Call
+from ...tensors.samples import positions
+from ..dispatcher import DISPATCHER
 from ..lines import caller
 from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall
 from .observer import OBSERVER
-from .optimizer_steps import STEP, decayed_elements, of_groups, record_step
-from .traced import report_call, report_step
+from .optimizer_steps import STEP, names_of_step, of_groups, record_step, tensor_at_step
+from .traced import only_if, report_call, report_step
 
 OPTIMIZERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb",
@@ -46,6 +50,15 @@ def install() -> None:
         HOOKS.wrap([(optax, name), (alias, name)], STEP, _optimizer)
     for name in ("clip_by_global_norm", "clip"):
         HOOKS.wrap([(optax, name), (optax.transforms, name)], f"a call of optax.{name}", _clip)
+    HOOKS.wrap([(optax.MultiSteps, "update")], "the number of micro-batches", _micro_batch)
+
+
+def _micro_batch(call: Call) -> Iterator[None]:
+    """optax clips and steps for each micro-batch, and drops the results of all but the last one."""
+    multi_steps, state = call.args[0], call.arguments["state"]
+    every = multi_steps._every_k_schedule(state.gradient_step)
+    with only_if(state.mini_step == every - 1):
+        yield
 
 
 def _clip(call: Call) -> Iterator[None]:
@@ -61,7 +74,7 @@ def _clip(call: Call) -> Iterator[None]:
         leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
         weights = weights if len(weights) == len(leaves) else []
         names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
-        report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names)
+        report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names, id(describe))
 
     init, update = call.result
     hook = RecordingHook(f"update of optax.{name}", f"a call of optax.{name}")
@@ -84,14 +97,14 @@ def _optimizer(call: Call) -> Iterator[None]:
 
     def step(update: Call) -> Iterator[None]:
         yield
-        updates, state, *_ = update.arguments.values()
-        _record_step(name, bound.arguments, state, updates)
+        updates, state, params, *_ = [*update.arguments.values(), None]
+        _record_step(name, bound.arguments, state, updates, params, id(transformation))
 
     update = RecordingHook(f"update of {name}", STEP).around(transformation.update, step)
     call.result = type(transformation)(transformation.init, update)
 
 
-def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
+def _record_step(kind: str, arguments: Any, state: Any, updates: Any, params: Any, key: int) -> None:
     rate = arguments["learning_rate"]
     if callable(rate):
         counts = optax.tree_utils.tree_get_all_with_path(state, "count")
@@ -99,31 +112,44 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
     values = {name: arguments[argument] for argument, name in SETTINGS.items() if argument in arguments}
     values |= {"lr": rate, "beta1": arguments.get("b1"), "beta2": arguments.get("b2")}
     traced = {name: value for name, value in values.items() if isinstance(value, jax.Array)}
-    masked, passes = _masked(arguments, updates), {"gradients": len(jax.tree.leaves(updates)), "place": caller()}
-    kinds, decayed = sorted({is_decayed for is_decayed, _ in masked}), decayed_elements(masked)
+    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
+    passes: dict[str, Any] = {"gradients": len(names), "place": caller(), **names_of_step(names)}
+    kinds = sorted(_masked(arguments, updates))
 
-    def receive(clips: int, *numbers: Any) -> None:
+    named = {canonical(name): leaf for name, leaf in zip(names, jax.tree.leaves(updates), strict=True)}
+    weights = jax.tree.leaves(params) if DISPATCHER.norms else []
+    shapes = [leaf.shape for leaf in named.values()] if DISPATCHER.norms else []
+    has_weights = bool(shapes) and shapes == [each.shape for each in weights]
+    samples = [_sampled(leaf) for leaf in named.values() if shapes] + [
+        _sampled(each) for each in weights if has_weights
+    ]
+
+    def receive(clips: int, *arrays: Any) -> None:
+        numbers, rows = arrays[: len(traced)], [row.tolist() for row in arrays[len(traced) :]]
+        of_weights = [row[:-1] for row in rows[len(shapes) :]] if has_weights else [None] * len(shapes)
+        columns = zip(named, shapes, rows, of_weights, strict=False)
+        passes["tensors"] = {name: tensor_at_step(*row) for name, *row in columns}
         settings = values | dict(zip(traced, numbers, strict=True))
         betas = [settings.pop("beta1"), settings.pop("beta2")]
         if kinds:
             decays = [settings["weight_decay"] if is_decayed else 0.0 for is_decayed in kinds]
             settings["weight_decay"] = of_groups(decays)
-        record_step(kind, settings | {"betas": betas}, {"clips": clips, **passes, **decayed})
+        record_step(kind, settings | {"betas": betas}, {"clips": clips, **passes}, key)
 
-    report_step(receive, list(traced.values()))
+    report_step(key, receive, [*traced.values(), *samples])
 
 
-def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
-    """Return (whether the parameter has weight decay, number of elements) for each parameter. Without a mask, return
-    []."""
+def _sampled(leaf: Any) -> Any:
+    """Return the elements of the sample, and the norm."""
+    flat, chosen = jnp.ravel(leaf), positions(leaf.shape)
+    # a graph without 64-bit types refuses 64-bit indices
+    chosen = chosen.astype(np.int32 if flat.size <= np.iinfo(np.int32).max else np.int64)
+    return jnp.append(flat[chosen], jnp.linalg.norm(flat))
+
+
+def _masked(arguments: Any, updates: Any) -> set[bool]:
+    """Return whether parameters have weight decay, and whether others have none. Without a mask, return nothing."""
     mask = arguments.get("mask", arguments.get("weight_decay_mask"))
     if mask is None or "weight_decay" not in arguments:
-        return []
-    tree = mask(updates) if callable(mask) else mask
-    masked: list[tuple[bool, int]] = []  # a mask may have one value for several parameters
-
-    def add(is_decayed: Any, part: Any) -> None:
-        masked.append((bool(is_decayed), sum(leaf.size for leaf in jax.tree.leaves(part))))
-
-    jax.tree.map(add, tree, updates)
-    return masked
+        return set()
+    return {bool(each) for each in jax.tree.leaves(mask(updates) if callable(mask) else mask)}

@@ -163,7 +163,8 @@ class StepWatcher:
         self._backward_calls = 0
         self.changed: int | None = None  # number of gradients that unrecorded code changed
         self.changed_after_clip: int | None = None
-        self.norm_at_step: float | None = None
+        self.tensors: dict[str, Any] | None = None  # the gradients and weights that the step gets
+        self.raw: dict[int, Any] = {}  # the gradients after the last backward pass, by the `id` of the parameter
         self._empty_clips: list[tuple[bool, int]] = []  # (whether the clip got parameters, earlier backward passes)
 
     def before_backward(self) -> None:
@@ -195,8 +196,8 @@ class StepWatcher:
     ) -> None:
         """parameters: The parameters with a gradient."""
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **fields}
-        passes |= self.clips.take(parameters, name_of)
-        for name in ("changed", "changed_after_clip", "norm_at_step"):
+        passes |= self.clips.take(parameters, name_of) | names_of_step(map(name_of, parameters))
+        for name in ("changed", "changed_after_clip", "tensors"):
             if (value := getattr(self, name)) is not None:
                 passes[name] = value
         if self._empty_clips:
@@ -207,13 +208,20 @@ class StepWatcher:
                 passes["empty_because"] = "other parameters"
         self._reset()
         self._is_cleared[key] = is_cleared
-        record_step(optimizer, settings, passes)
+        record_step(optimizer, settings, passes, key)
 
 
-def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any]) -> None:
-    """Only numeric settings are recorded."""
+INSTANCES: dict[int, int] = {}
+"""{`id` of an optimizer: its number in the recording}."""
+HOOKS.on_switch(INSTANCES.clear, INSTANCES.clear)
+
+
+def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any], key: int) -> None:
+    """Only numeric settings are recorded. `key` is the `id` of the optimizer."""
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
-    fields = {"optimizer": optimizer, "settings": known, "place": caller(), **passes, "losses": LOSSES.take()}
+    instance = INSTANCES.setdefault(key, len(INSTANCES) + 1)
+    fields = {"optimizer": optimizer, "instance": instance, "settings": known, "place": caller(), **passes}
+    fields["losses"] = LOSSES.take()
     for recording in DISPATCHER.natives:
         recording.add_line(fields)
 
@@ -224,14 +232,18 @@ def of_groups(values: Sequence[Any]) -> Any:
     return [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
 
 
-def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
-    sizes = [(size * bool(decay), size) for decay, size in parameters]
-    counts = [sum(column) for column in zip(*sizes, strict=True)]
-    if not counts or not 0 < counts[0] < counts[1]:
-        return {}
-    known = zip(sizes, names if DISPATCHER.norms else (), strict=False)
-    undecayed = [name and canonical(name) for (decayed, _), name in known if not decayed]
-    return {"decayed": counts, "undecayed": undecayed} if undecayed and None not in undecayed else {"decayed": counts}
+def names_of_step(names: Iterable[str | None]) -> dict[str, list[str]]:
+    listed = list(names)
+    known = [canonical(name) for name in listed if name] if DISPATCHER.norms and all(listed) else []
+    unique = [name if known.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(known)]
+    return {"parameters": unique} if known else {}
+
+
+def tensor_at_step(shape: Sequence[int], gradient: Sequence[float], weight: Sequence[float] | None) -> dict[str, Any]:
+    """gradient: The elements of the sample, and the norm."""
+    *sample, norm = gradient
+    weights = {} if weight is None else {"weight_sample": list(weight)}
+    return {"shape": list(shape), "norm": norm, "sample": sample, **weights}
 
 
 def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from .optimizer_steps import (
     STEP,
     ClipCounts,
     StepWatcher,
-    decayed_elements,
     of_groups,
     rates_by_name,
 )
@@ -53,7 +52,7 @@ WATCHER = StepWatcher(ClipCounts(_gradient_state, lambda tensor: not tensor.stop
 
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
-STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str, float, Any]]]]]
+STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[Any]]]]
 STEPPED = WeakKeyDictionary()
 """{optimizer: its parameter groups that the current step has updated}. A group is (settings, parameters). A parameter
 is (weight decay, number of elements, name, learning rate, tensor)."""
@@ -180,23 +179,17 @@ def _record_step(optimizer: Any) -> None:
     groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
     group = groups[len(stepped)]
     changed = [each for each in group["params"] if each.grad is not None]
-    parameters = [
-        (_decay_of(optimizer, group, each), int(each.size), each.name, _rate_of(optimizer, each), each)
-        for each in changed
-    ]
-    stepped.append((_settings_of(optimizer, group), parameters))
+    stepped.append((_settings_of(optimizer, group), changed))
     if len(stepped) < len(groups):
         return
     del STEPPED[optimizer]
     settings = {name: of_groups([each[name] for each, _ in stepped]) for name in stepped[0][0]}
     parameters = [each for _, of_group in stepped for each in of_group]
-    names, tensors = [each[2] for each in parameters], [each[4] for each in parameters]
-    fields: dict[str, Any] = decayed_elements([each[:2] for each in parameters], names)
-    fields |= rates_by_name(each[2:4] for each in parameters)
+    fields = rates_by_name((each.name, _rate_of(optimizer, each)) for each in parameters)
     name = f"paddle.optimizer.{type(optimizer).__name__}"
     is_cleared = functools.partial(_is_cleared, ref(optimizer))
     name_of = functools.partial(_name_of, optimizer)
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, tensors, name_of)
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, parameters, name_of)
 
 
 def _name_of(optimizer: Any, parameter: Any) -> str:

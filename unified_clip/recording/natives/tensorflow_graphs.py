@@ -13,7 +13,7 @@ from ..._backends.tensorflow.arithmetic import is_for_xla
 from ..._guard import Call
 from ..lines import caller
 from .hooks import HOOKS, RecordingHook
-from .optimizer_steps import STEP, record_step
+from .optimizer_steps import STEP, names_of_step, record_step
 
 SETTINGS = {
     "_momentum": "momentum",
@@ -104,10 +104,11 @@ def _step(call: Call) -> Iterator[None]:
     if not RECORDED_STEPS:
         RECORDED_STEPS.append(type(call.args[0]))
         pairs = list(call.arguments.values())[1]
-        call.result = _record_step(call.args[0], call.result, sum(gradient is not None for gradient, _ in pairs))
+        variables = [variable for gradient, variable in pairs if gradient is not None]
+        call.result = _record_step(call.args[0], call.result, variables)
 
 
-def _record_step(optimizer: Any, update: Any, gradients: int) -> Any:
+def _record_step(optimizer: Any, update: Any, variables: Sequence[Any]) -> Any:
     """Record the step, and return `update`. In a graph for a session, return an operation that does both."""
     rate = optimizer._call_if_callable(_attribute(optimizer, RATES))
     betas = [_attribute(optimizer, names) for names in BETAS]
@@ -118,10 +119,11 @@ def _record_step(optimizer: Any, update: Any, gradients: int) -> Any:
     settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
     if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
         settings["initial_accumulator_value"] = 1.0
-    kind, passes = _class_name(optimizer), {"gradients": gradients, "place": caller()}
+    names = names_of_step(getattr(each, "path", None) or each.name.removesuffix(":0") for each in variables)
+    kind, passes = _class_name(optimizer), {"gradients": len(variables), "place": caller(), **names}
 
     def receive(*rates: Any) -> None:
-        record_step(kind, {"lr": rates[0] if rates else None, **settings}, passes)
+        record_step(kind, {"lr": rates[0] if rates else None, **settings}, passes, id(optimizer))
 
     rates = [] if rate is None or isinstance(rate, dict) else [tf.convert_to_tensor(rate)]
     if tf.executing_eagerly() or runs_all_effects() or is_for_xla():

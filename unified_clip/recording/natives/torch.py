@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -11,10 +10,11 @@ from weakref import ref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..._core.names import FINDERS
+from ..._core.names import FINDERS, canonical
 from ..._guard import Call
+from ...tensors.samples import positions
 from ..dispatcher import DISPATCHER
-from ..optimizers.names import SETTINGS
+from ..recorded_run import SETTINGS
 from .hooks import HOOKS, RecordingHook
 from .observer import OBSERVER, clip_parameters
 from .optimizer_steps import (
@@ -24,9 +24,9 @@ from .optimizer_steps import (
     UNSCALED,
     ClipCounts,
     StepWatcher,
-    decayed_elements,
     of_groups,
     rates_by_name,
+    tensor_at_step,
 )
 from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
@@ -90,6 +90,8 @@ def _is_hidden() -> bool:
 
 
 _step_hooks: list[Any] = []
+_last_hooks: list[Any] = []
+"""The optimizer's own hooks can clip, as those of `attach_to` do, so its gradients are sampled after all of them."""
 BEFORE_STEP, AFTER_STEP = RecordingHook("before a step", STEP), RecordingHook("after a step", STEP)
 
 
@@ -115,6 +117,7 @@ def _backward(call: Call) -> Iterator[None]:
     _add_loss(*call.args, **call.kwargs)
     yield
     VERSIONS.store()
+    WATCHER.raw = _raw_gradients()
     WATCHER.clips.after_backward()
 
 
@@ -138,6 +141,7 @@ def _unscaled(call: Call) -> Iterator[None]:
     yield
     WATCHER.scaling_ends()
     VERSIONS.store()
+    WATCHER.raw = _raw_gradients()
 
 
 def _clipped(call: str, parameters: Sequence[Any]) -> None:
@@ -150,19 +154,61 @@ def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not _is_hidden():
         WATCHER.changed = VERSIONS.count_changed(optimizer)
         WATCHER.changed_after_clip = VERSIONS.count_changed_after_clip(optimizer)
-        if WATCHER.changed_after_clip and DISPATCHER.norms:
-            WATCHER.norm_at_step = _total_norm(optimizer)
+        WATCHER.tensors = None
+        if DISPATCHER.norms:
+            _remove_last_hooks()  # an earlier step may have failed
+            _last_hooks.append(optimizer.register_step_pre_hook(BEFORE_STEP.guarded(_sample_step)))
         VERSIONS.add(optimizer)
 
 
-def _total_norm(optimizer: Any) -> float | None:
-    gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-    if any(each.is_sparse or hasattr(each, "_local_tensor") for each in gradients):
-        return None
-    return math.hypot(*(each.detach().float().norm().item() for each in gradients))
+def _sample_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    WATCHER.tensors = _tensors_at(optimizer)
+
+
+def _remove_last_hooks() -> None:
+    while _last_hooks:
+        _last_hooks.pop().remove()
+
+
+def _sampled(optimizer: Any) -> list[Any]:
+    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+    dense = [each for each in parameters if type(each.grad) is torch.Tensor and not each.grad.is_sparse]
+    return [each for each in dense if not each.is_complex()]
+
+
+def _raw_gradients() -> dict[int, Any]:
+    """Sample the gradients after a backward pass, because the script's own code can change them before the step."""
+    found: dict[int, Any] = {}
+    for optimizer in VERSIONS.optimizers() if DISPATCHER.norms else ():
+        for each in _sampled(optimizer):
+            gradient, places = each.grad.detach(), torch.from_numpy(positions(tuple(each.shape))).to(each.device)
+            found[id(each)] = torch.cat([gradient.reshape(-1)[places], gradient.norm().reshape(1)])
+    return found
+
+
+def _tensors_at(optimizer: Any) -> dict[str, Any] | None:
+    named = {name: each for each in _sampled(optimizer) if (name := MODELS.name_of(each))}
+    rows = []
+    for each in named.values():
+        gradient, places = each.grad.detach(), torch.from_numpy(positions(tuple(each.shape))).to(each.device)
+        both = (gradient.reshape(-1)[places], gradient.norm().reshape(1), each.detach().reshape(-1)[places])
+        rows.append(torch.cat([part.to("cpu", torch.float64, non_blocking=True) for part in both]))
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    numbers = [row.tolist() for row in rows]
+    tensors = {
+        canonical(name): tensor_at_step(each.shape, row[: len(row) // 2 + 1], row[len(row) // 2 + 1 :])
+        for (name, each), row in zip(named.items(), numbers, strict=True)
+    }
+    for name, each in named.items() if WATCHER.changed else ():
+        if (row := WATCHER.raw.get(id(each))) is not None:
+            *sample, norm = row.tolist()
+            tensors[canonical(name)] |= {"raw_sample": sample, "raw_norm": norm}
+    return tensors or None
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    _remove_last_hooks()
     if not _is_hidden():
         _record_step(optimizer)
 
@@ -181,9 +227,7 @@ def _record_step(optimizer: Any) -> None:
     is_users = not kind.__module__.startswith("torch.optim")
     module = kind.__module__ if is_users else "torch.optim"
     changed = [(group, each) for group in groups for each in group["params"] if each.grad is not None]
-    sizes = ((group.get("weight_decay"), each.numel()) for group, each in changed)
-    fields: dict[str, Any] = {**decayed_elements(sizes, (MODELS.name_of(each) for _, each in changed))}
-    fields |= rates_by_name((MODELS.name_of(each), group.get("lr")) for group, each in changed)
+    fields = rates_by_name((MODELS.name_of(each), group.get("lr")) for group, each in changed)
     if hooks := sum(bool(each._backward_hooks or each._post_accumulate_grad_hooks) for _, each in changed):
         fields["hooks"] = hooks
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 from weakref import WeakValueDictionary
@@ -11,6 +10,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..._core.names import unique_name
 from ..dispatcher import DISPATCHER
 from .hooks import HOOKS, RecordingHook
 
@@ -39,6 +39,9 @@ class GradientVersions:
 
     def add(self, optimizer: Any) -> None:
         self._optimizers[id(optimizer)] = optimizer
+
+    def optimizers(self) -> list[Any]:
+        return list(self._optimizers.values())
 
     def store(self) -> None:
         self._recorded_calls = DISPATCHER.recorded_calls
@@ -85,8 +88,12 @@ class ModelNames:
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
+        self._begin()
+        HOOKS.on_switch(self._begin, self._begin)
+
+    def _begin(self) -> None:
         self._reset()
-        HOOKS.on_switch(self._reset, self._reset)
+        self._unique: MutableMapping[Any, str] = WeakIdKeyDictionary()
 
     def _reset(self) -> None:
         self._vain_searches = 0
@@ -98,7 +105,10 @@ class ModelNames:
             self._vain_searches += 1
             SEARCH.run(self._search)
             self._names.setdefault(parameter, None)
-        return self._names.get(parameter)
+        name = self._names.get(parameter)
+        if name is not None and parameter not in self._unique:  # two models are told apart by their first use
+            self._unique[parameter] = unique_name(name, {*self._unique.values()})
+        return self._unique.get(parameter)
 
     def _search(self) -> None:
         """Give each parameter the name that it has in the smallest model with this parameter."""
@@ -111,9 +121,7 @@ class ModelNames:
         for name, parameter in (item for model in sorted(models, key=len) for item in model):
             if id(parameter) in trained and parameter not in self._names:
                 new.setdefault(parameter, name)
-        counts = Counter([*new.values(), *self._names.values()])
-        for parameter, name in new.items():
-            self._names[parameter] = name if counts[name] == 1 else None
+        self._names.update(new)
         if new:
             self._reset()
         for each in objects:

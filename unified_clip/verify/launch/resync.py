@@ -18,7 +18,7 @@ import numpy as np
 from ..._dispatch import adapter_of
 from ..._kit import safetensors_files
 from ..._kit.parse import UnreadableSourceError, parsed_nodes
-from ...recording.pairs.parameters import Names, orient_names
+from ...compare.parameter_names import Names, orient_names
 from ...tensors.types import Dense, to_numpy
 from ..errors import InvalidStepError
 from ..layouts import Layout, match_layout

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from .worker import NAMES
 
 
 def make_directory(path: Path) -> Path:
-    names = ("old", "new", "old.jsonl", "new.jsonl")
+    names = ("old", "new")
     if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
         remedy = "Pass another directory to --out. If an earlier run wrote these files, you can also remove them."
         raise VerifyError(f"--out {path} contains {', '.join(present)} already. {remedy}", "UC206")
@@ -74,18 +74,6 @@ def run(
                 "(parameters, gradients) after each step, or remove --resync."
             )
     return runs
-
-
-def run_transposed(
-    script: Script, weights: Arrays, batches: Batches, scratch: Path, timeout: float, names: Collection[str]
-) -> ScriptRun | None:
-    directory = scratch / "-".join(map(str, sorted(map(list(weights).index, names))))
-    directory.mkdir(parents=True)
-    changed = {name: array.T.copy() if name in names else array for name, array in weights.items()}
-    try:
-        return run([script], changed, batches, directory, timeout)[0]
-    except (VerifyError, WorkerError):
-        return None
 
 
 def _check_end(script: Script, end: workers.Exit, timeout: float) -> None:

@@ -1,0 +1,372 @@
+"""Two recordings of one recipe have no finding, and each planted difference is found with its values, and no other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support.simulated_runs import Clip, Optimizer, Training, write_run
+from support.tiers import sampled
+
+from unified_clip.compare.recordings import RecordingComparison, compare
+from unified_clip.recipes.finding import Finding
+
+OPTIMIZERS = {
+    "SGD": Optimizer(),
+    "momentum": Optimizer(momentum=0.9, rate=0.02),
+    "Adam": Optimizer("Adam", rate=0.01),
+    "AdamW": Optimizer("Adam", rate=0.01, decay=0.1, is_decoupled=True),
+    "RMSprop": Optimizer("RMSprop", rate=0.003),
+}
+
+
+def compared(folder: Path, old: Training, new: Training) -> RecordingComparison:
+    return compare(*(write_run(folder / f"{name}.jsonl", each) for name, each in (("a", old), ("b", new))))
+
+
+# -- one recipe
+
+WRITTEN_OTHERWISE: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "transposed": {"is_transposed": True},
+    "renamed": {"is_renamed": True},
+    "reversed": {"is_reversed": True},
+    "renamed and reversed": {"is_renamed": True, "is_reversed": True},
+    "renamed and transposed": {"is_renamed": True, "is_transposed": True},
+    "packed": {"is_packed": True},
+    "two optimizers": {"is_split": True},
+    "two optimizers, renamed": {"is_split": True, "is_renamed": True},
+    "without settings": {"records_settings": False},
+    "without tensors": {"records_tensors": False},
+    "without settings and tensors": {"records_settings": False, "records_tensors": False},
+}
+
+CLIPS = {
+    "global": Clip(),
+    "each": Clip("each", 0.1),
+    "groups": Clip("groups", 0.1),
+    "value": Clip("value", 0.02),
+    "late": Clip(is_late=True),
+    "twice": Clip(times=2),
+    "excluded": Clip(excluded=("out.bias",)),
+    "from step 3": Clip(first_step=3),
+    "not reached": Clip(threshold=1e3),
+}
+
+
+def _same_runs() -> list[tuple[str, str, str]]:
+    """A packed model clips each of its parameters by its own norm, which is another rule."""
+    every = itertools.product(OPTIMIZERS, CLIPS, WRITTEN_OTHERWISE)
+    return [(o, c, w) for o, c, w in every if (w, c) != ("packed", "each")]
+
+
+@pytest.mark.parametrize(("optimizer", "clip", "written"), sampled(_same_runs(), 41))
+def test_runs_of_one_recipe_have_no_finding(tmp_path: Path, optimizer: str, clip: str, written: str) -> None:
+    old = Training(clip=CLIPS[clip], optimizer=OPTIMIZERS[optimizer])
+    new = replace(old, noise=1e-7, **WRITTEN_OTHERWISE[written])
+    for pair in ((old, new), (new, old)):
+        found = compared(tmp_path, *pair)
+        assert not found.findings
+        assert found.exit_code == 0
+        # without tensors, the gradients of the steps before the first clip are unknown
+        assert found.recipes.steps >= old.steps - old.clip.first_step + 1
+        assert sum(len(each.old) for each in found.recipes.pairs) in (4, 5)
+        assert found.recipes.unpaired == ([], [])
+
+
+@pytest.mark.parametrize("clip", ["global", "each", "value"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_a_clip_by_the_scripts_own_code_can_be_the_same(tmp_path: Path, optimizer: str, clip: str) -> None:
+    old = Training(clip=CLIPS[clip], optimizer=OPTIMIZERS[optimizer])
+    new = replace(old, noise=1e-7, clip=replace(old.clip, by_hand=True))
+    assert not compared(tmp_path, old, new).findings
+    assert not compared(tmp_path, new, old).findings
+
+
+def test_a_loop_of_clips_equals_one_call_that_clips_per_tensor(tmp_path: Path) -> None:
+    old = Training(clip=CLIPS["each"])
+    assert not compared(tmp_path, old, replace(old, clip=replace(old.clip, rule="loop"), noise=1e-7)).findings
+
+
+# -- one planted difference
+
+
+class Planted(NamedTuple):
+    """A difference of the new run from the old one, and the finding that names it."""
+
+    slot: str
+    """Two differences of one slot exclude each other."""
+
+    changes: Mapping[str, Any]
+    """Fields of the training. Those of "clip" and "optimizer" are dicts of their fields."""
+
+    kind: str
+    field: str
+    old: object
+    new: object
+    of: frozenset[str] = frozenset(OPTIMIZERS)
+    """The optimizers of the old run that it fits."""
+
+    step: int = 1
+
+
+def halved_from_step_4(step: int) -> float:
+    return 1.0 if step < 4 else 0.5
+
+
+SGDS, ADAMS = frozenset({"SGD", "momentum"}), frozenset({"Adam", "AdamW"})
+
+PLANTED = {
+    "threshold": Planted("threshold", {"clip": {"threshold": 0.3}}, "another threshold", "threshold", 0.25, 0.3),
+    "eps of the clip": Planted(
+        "eps", {"clip": {"eps": 0.01}}, "another eps of the clip", "eps of the clip", 1e-6, 0.01
+    ),
+    "per tensor": Planted(
+        "rule", {"clip": {"rule": "each"}}, "per tensor for global", "gradients that share a norm", "all gradients",
+        "each gradient",
+    ),
+    "per layer": Planted(
+        "rule", {"clip": {"rule": "groups"}}, "per group for global", "gradients that share a norm", "all gradients",
+        "2 groups of gradients",
+    ),
+    "excluded": Planted(
+        "excluded", {"clip": {"excluded": ("out.bias",)}}, "left out", "clipped parameters", "clipped", "left out"
+    ),
+    "twice": Planted("times", {"clip": {"times": 2}}, "clipped twice", "clips of a step", 1, 2),
+    "late": Planted(
+        "place", {"clip": {"is_late": True}}, "clipping after the step", "place of the clip", "before the step",
+        "after the step",
+    ),
+    "dropped": Planted(
+        "place", {"clip": {"is_dropped": True}}, "the clip does not reach the step", "gradients of the step",
+        "the clipped gradients", "other gradients",
+    ),
+    "never clips": Planted("clip", {"clip": {"rule": "none"}}, "left-out clip", "clip", "clip", "none"),
+    "clips later": Planted("clip", {"clip": {"first_step": 3}}, "left-out clip", "clip", "clipped", "not clipped"),
+    "rate": Planted(
+        "rate", {"optimizer": {"rate": 0.04}}, "another learning rate", "learning rate", 0.05, 0.04, frozenset({"SGD"})
+    ),
+    "rate of Adam": Planted(
+        "rate", {"optimizer": {"rate": 0.02}}, "another learning rate", "learning rate", 0.01, 0.02, ADAMS
+    ),
+    "schedule": Planted(
+        "rate", {"optimizer": {"schedule": halved_from_step_4}}, "another learning rate", "learning rate", 0.01, 0.005,
+        ADAMS, 4,
+    ),
+    "norm type": Planted("norm type", {"clip": {"norm_type": 4.0}}, "another norm type", "norm type", 2.0, 4.0),
+    "by value": Planted(
+        "clip", {"clip": {"rule": "value", "threshold": 0.02}}, "another rule", "clip rule", "by norm", "by value"
+    ),
+    "passed norm": Planted(
+        "norm", {"clip": {"norm_error": 0.1}}, "given norm", "norm of the clip", "exact", "passed by the caller"
+    ),
+    "momentum": Planted(
+        "momentum", {"optimizer": {"momentum": 0.9}}, "another optimizer", "momentum", None, 0.9, frozenset({"SGD"})
+    ),
+    "other momentum": Planted(
+        "momentum", {"optimizer": {"momentum": 0.8}}, "another optimizer", "momentum", 0.9, 0.8,
+        frozenset({"momentum"}),
+    ),
+    "nesterov": Planted(
+        "nesterov", {"optimizer": {"nesterov": True}}, "another optimizer", "nesterov", None, True,
+        frozenset({"momentum"}),
+    ),
+    "decay": Planted(
+        "decay", {"optimizer": {"decay": 0.1}}, "another optimizer", "weight decay", None, 0.1, SGDS
+    ),
+    "decay of Adam": Planted(
+        "decay", {"optimizer": {"decay": 0.1}}, "another optimizer", "weight decay", None, 0.1, frozenset({"Adam"})
+    ),
+    "coupled decay": Planted(
+        "decay", {"optimizer": {"is_decoupled": False}}, "another optimizer", "decay added to", "the weight",
+        "the gradient", frozenset({"AdamW"}),
+    ),
+    "betas": Planted(
+        "betas", {"optimizer": {"betas": (0.9, 0.99)}}, "another optimizer", "betas", (0.9, 0.999), (0.9, 0.99), ADAMS
+    ),
+    "eps": Planted(
+        "eps of Adam", {"optimizer": {"eps": 1e-3}}, "another optimizer", "eps", 1e-8, 1e-3, ADAMS
+    ),
+    "no bias correction": Planted(
+        "correction", {"optimizer": {"corrects": False}}, "another optimizer", "bias correction", "as in Adam", None,
+        ADAMS,
+    ),
+    "eps of RMSprop": Planted(
+        "eps of RMSprop", {"optimizer": {"eps": 1e-3}}, "another optimizer", "eps", 1e-8, 1e-3, frozenset({"RMSprop"})
+    ),
+    "alpha": Planted(
+        "alpha", {"optimizer": {"alpha": 0.9}}, "another optimizer", "alpha", 0.99, 0.9, frozenset({"RMSprop"})
+    ),
+    "another optimizer": Planted(
+        "optimizer", {"optimizer": {"name": "RMSprop", "rate": 0.01, "eps": 1e-8}}, "another optimizer", "optimizer",
+        "Adam", "RMSprop", frozenset({"Adam"}),
+    ),
+    "scale": Planted("gradients", {"scale": 4.0}, "scaled gradients", "scale of the gradients", "1", "4"),
+    "regularizer": Planted(
+        "gradients", {"regularizer": 0.01}, "weight decay before the clip", "weight decay before the clip", "none",
+        "0.01 * weight",
+    ),
+    "two passes": Planted(
+        "gradients", {"passes": 2}, "gradient accumulation", "scale of the gradients", "1", "2"
+    ),
+    "loss scale": Planted(
+        "gradients", {"loss_scale": 8.0}, "clipping before unscaling", "scale of the clipped gradients", "1", "8"
+    ),
+    "reshaped": Planted(
+        "gradients", {"is_reshaped": True, "is_transposed": True}, "untransposed weight", "order of the elements", "",
+        "",
+    ),
+    "frozen": Planted(
+        "update", {"is_frozen": True}, "weights are not updated", "weights after the step", "changed", "not changed"
+    ),
+    "shorter": Planted(
+        "steps", {"steps": 5}, "one run is shorter", "number of steps", 7, 5, step=6
+    ),
+    "data": Planted("gradients", {"other_data_from": 1}, "other data or loss", "gradients before the clip", "", ""),
+    "data from step 4": Planted(
+        "gradients", {"other_data_from": 4}, "other data or loss", "gradients before the clip", "", "", step=4
+    ),
+    "weights": Planted(
+        "gradients", {"other_weights": ("in.weight",)}, "other initial weights", "initial weights", "", ""
+    ),
+    "uncleared": Planted(
+        "gradients", {"clears": False}, "gradients are not cleared", "gradients before the step", "cleared",
+        "not cleared", step=2,
+    ),
+}  # fmt: skip
+
+
+def with_differences(training: Training, *planted: Planted) -> Training:
+    for each in planted:
+        changes = dict(each.changes)
+        for part in ("clip", "optimizer"):
+            if part in changes:
+                changes[part] = replace(getattr(training, part), **changes[part])
+        training = replace(training, **changes)
+    return training
+
+
+def summary(finding: Finding) -> tuple[object, ...]:
+    return finding.step, finding.kind, finding.field, shown(finding.old), shown(finding.new)
+
+
+def expected_of(planted: Planted, *, is_swapped: bool) -> tuple[object, ...]:
+    values = (planted.new, planted.old) if is_swapped else (planted.old, planted.new)
+    return planted.step, planted.kind, planted.field, *map(shown, values)
+
+
+def shown(value: object) -> object:
+    """A measured setting has about two digits."""
+    return float(f"{value:.2g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def check(folder: Path, optimizer: str, planted: list[Planted], how: str, *, is_swapped: bool) -> None:
+    old = Training(optimizer=OPTIMIZERS[optimizer])
+    new = with_differences(replace(old, noise=1e-7, **WRITTEN_OTHERWISE[how]), *planted)
+    found = compared(folder, *((new, old) if is_swapped else (old, new)))
+    assert found.exit_code == 1
+    expected = {expected_of(each, is_swapped=is_swapped) for each in planted}
+    assert {summary(each) for each in found.findings} == expected
+    assert len(found.findings) == len(expected)
+
+
+HOWS = ("as it is", "renamed and transposed", "two optimizers, renamed", "without settings", "without tensors")
+
+SINGLE = [
+    (name, optimizer, how, is_swapped)
+    for name, planted in PLANTED.items()
+    for optimizer in sorted(planted.of)
+    for how, is_swapped in itertools.product(HOWS, (False, True))
+]
+
+
+def _one_of_each() -> list[Any]:
+    """The change tier runs two variants of each difference, one of them without tensors at the steps."""
+    found = []
+    for place, name in enumerate(PLANTED):
+        variants = [each for each in SINGLE if each[0] == name]
+        chosen = 3 * place % len(variants)
+        without_tensors = next(number for number, each in enumerate(variants) if each[2] == "without tensors")
+        found += [
+            pytest.param(*each, marks=() if number in (chosen, without_tensors) else pytest.mark.nightly)
+            for number, each in enumerate(variants)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("name", "optimizer", "how", "is_swapped"), _one_of_each())
+def test_a_planted_difference_is_the_only_finding(
+    tmp_path: Path, name: str, optimizer: str, how: str, is_swapped: bool
+) -> None:
+    check(tmp_path, optimizer, [PLANTED[name]], how, is_swapped=is_swapped)
+
+
+# -- two planted differences
+
+CLIP_SLOTS = {"threshold", "eps", "rule", "excluded", "times", "place", "norm type", "norm"}
+OPTIMIZER_SLOTS = {"momentum", "nesterov", "decay", "betas", "eps of Adam", "correction", "rate"}
+
+
+def are_independent(a: Planted, b: Planted) -> bool:
+    """After the first difference, the runs train apart, so gradients of later steps and numbers of steps are not
+    compared."""
+    slots = {a.slot, b.slot}
+    if "steps" in slots:
+        return False
+    if len(slots) == 1 or ("clip" in slots and slots & CLIP_SLOTS):
+        return False
+    if "clipping before unscaling" in (a.kind, b.kind) and slots & {"clip", "place"}:
+        return False  # the code that unscales changes what a clip returns
+    if slots == {"rule", "norm"} and "per tensor for global" in (a.kind, b.kind):
+        return False  # a caller passes one norm, and each tensor has its own
+    if ("optimizer" in slots or "update" in slots) and slots & {*OPTIMIZER_SLOTS, "optimizer"}:
+        return False
+    later = [each for each in (a, b) if each.slot == "gradients" and each.kind == "other data or loss"]
+    return all(other.step >= each.step for each in later for other in (a, b))
+
+
+NEED_TENSORS = {"loss scale", "never clips", "clips later"}
+
+
+def _pairs() -> list[tuple[str, str, str, str, bool]]:
+    """With a loss scale, or without a clip, only recorded tensors show what an optimizer gets."""
+    found = []
+    for index, (first, second) in enumerate(itertools.combinations(PLANTED, 2)):
+        a, b = PLANTED[first], PLANTED[second]
+        if are_independent(a, b):
+            how = HOWS[index % (len(HOWS) - bool(NEED_TENSORS & {first, second}))]
+            found += [(first, second, each, how, index % 2 == 1) for each in sorted(a.of & b.of)]
+    return found
+
+
+@pytest.mark.parametrize(("first", "second", "optimizer", "how", "is_swapped"), sampled(_pairs(), 53))
+def test_two_planted_differences_are_both_found_and_nothing_else(
+    tmp_path: Path, first: str, second: str, optimizer: str, how: str, is_swapped: bool
+) -> None:
+    check(tmp_path, optimizer, [PLANTED[first], PLANTED[second]], how, is_swapped=is_swapped)
+
+
+# -- clips by hand
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+@pytest.mark.parametrize("name", ["threshold", "per tensor", "by value", "rate", "momentum", "weights"])
+def test_a_difference_of_a_clip_by_the_scripts_own_code_is_found(tmp_path: Path, name: str, is_swapped: bool) -> None:
+    old, planted = Training(), PLANTED[name]
+    new = with_differences(replace(old, noise=1e-7, clip=replace(old.clip, by_hand=True)), planted)
+    found = compared(tmp_path, *((new, old) if is_swapped else (old, new)))
+    assert {summary(each) for each in found.findings} == {expected_of(planted, is_swapped=is_swapped)}
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_clip_by_hand_without_recorded_gradients_is_named(tmp_path: Path, is_swapped: bool) -> None:
+    old = Training()
+    new = replace(old, clip=Clip(by_hand=True), records_tensors=False)
+    (finding,) = compared(tmp_path, *((new, old) if is_swapped else (old, new))).findings
+    values = ("none", "clip") if is_swapped else ("clip", "none")
+    assert (finding.step, finding.kind, finding.old, finding.new) == (1, "clip by hand", *values)

@@ -1,0 +1,1 @@
+"""Compare two recorded runs: `unified-clip compare`."""

@@ -1,0 +1,117 @@
+"""Identify a clip by the script's own code, from the gradients after the backward pass and at the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..recording.recorded_run import Parameter, RecordedCall
+from ..tensors.arithmetic import Float64s
+
+CLOSE = 1e-4
+"""Coefficients and thresholds that differ by less are equal: samples and norms are in float32."""
+
+OWN_CODE = "its own code"
+
+
+class Change(NamedTuple):
+    """What happened to one gradient between the backward pass and the step."""
+
+    raw: Float64s
+    norm: float
+    gradient: Float64s
+    shape: tuple[int, ...]
+
+    @property
+    def coef(self) -> float | None:
+        """The number that multiplies all elements, or None if there is none."""
+        size = float(self.raw @ self.raw)
+        factor = float(self.raw @ self.gradient) / size if size else 1.0
+        limit = CLOSE * float(np.abs(self.gradient).max(initial=0.0))
+        return factor if bool((np.abs(self.gradient - factor * self.raw) <= limit).all()) else None
+
+
+Changes = Mapping[str, Change]
+"""{parameter: what happened to its gradient}."""
+
+
+def identify(steps: Sequence[Changes]) -> list[RecordedCall] | None:
+    """Return a clip call for each step that explains all changes, or None if no known clip does."""
+    every = [each for changes in steps for each in changes.values()]
+    if all(np.array_equal(each.raw, each.gradient) for each in every):
+        return None
+    for rule in (_by_total_norm, _by_each_norm, _by_value):
+        if (calls := rule(steps)) is not None:
+            return calls
+    return None
+
+
+def _by_total_norm(steps: Sequence[Changes]) -> list[RecordedCall] | None:
+    pairs = []
+    for changes in steps:
+        coefs = [each.coef for each in changes.values() if each.norm]
+        known = [coef for coef in coefs if coef is not None]
+        if not known or len(known) < len(coefs) or not all(map(_is_close, known, known[:1] * len(known))):
+            return None
+        pairs.append((math.hypot(*(each.norm for each in changes.values())), known[0]))
+    threshold = _threshold(pairs)
+    if threshold is None:
+        return None
+    return [_call(changes, "global", threshold, *pair) for changes, pair in zip(steps, pairs, strict=True)]
+
+
+def _by_each_norm(steps: Sequence[Changes]) -> list[RecordedCall] | None:
+    coefs = [[each.coef for each in changes.values()] for changes in steps]
+    known = [[coef for coef in each if coef is not None] for each in coefs]
+    if any(len(some) < len(every) for some, every in zip(known, coefs, strict=True)):
+        return None
+    norms = [[each.norm for each in changes.values()] for changes in steps]
+    pairs = [pair for both in zip(norms, known, strict=True) for pair in zip(*both, strict=True) if pair[0]]
+    threshold = _threshold(pairs)
+    if threshold is None:
+        return None
+    columns = zip(steps, norms, known, strict=True)
+    return [_call(changes, "each", threshold, norm, coef) for changes, norm, coef in columns]
+
+
+def _by_value(steps: Sequence[Changes]) -> list[RecordedCall] | None:
+    every = [each for changes in steps for each in changes.values()]
+    bound = max((float(np.abs(each.gradient).max(initial=0.0)) for each in every), default=0.0)
+    if not bound or not all(np.allclose(np.clip(each.raw, -bound, bound), each.gradient, rtol=CLOSE) for each in every):
+        return None
+    bounds = (-float(f"{bound:.6g}"), float(f"{bound:.6g}"))
+    return [_call(changes, "value", bounds, None, None) for changes in steps]
+
+
+def _threshold(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return the norm to which all changed gradients are scaled, or None if they are scaled to several."""
+    results = [norm * coef for norm, coef in pairs if not _is_close(coef, 1.0)]
+    if not results or not all(_is_close(each, results[0]) for each in results):
+        return None
+    is_exceeded = any(_is_close(coef, 1.0) and norm > results[0] * (1 + CLOSE) for norm, coef in pairs)
+    return None if is_exceeded else float(f"{results[0]:.4g}")
+
+
+def _is_close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=CLOSE)
+
+
+def _call(changes: Changes, rule: str, threshold: Any, norm: Any, coef: Any) -> RecordedCall:
+    parameters = {
+        name: Parameter(shape=each.shape, norm=each.norm, sample=tuple(each.raw.tolist()))
+        for name, each in changes.items()
+    }
+    known = {} if rule == "value" else {"norm": norm, "coef": coef, "norm_type": 2.0}
+    return RecordedCall(
+        step=1,
+        call=OWN_CODE,
+        rule=rule,
+        threshold=threshold,
+        count=len(changes),
+        parameters=parameters,
+        watched=True,
+        **known,
+    )

@@ -1,0 +1,212 @@
+"""Compare the recipes of two runs: what they begin with, how they clip, and how their optimizers update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ..causes.cause import names_text
+from ..recording.rounding import GROWTH
+from ..tensors.arithmetic import Float64s
+from .clips import compare_clips
+from .distances import common_elements, without_noise
+from .factors import UNIT
+from .finding import Finding
+from .gradients import clip_of_updates, compare_gradients
+from .networks import ALL
+from .optimizers.compare import compare_optimizers
+from .pairs import Pair, pair_parameters
+from .run import ParameterStep, Run
+from .steps import compare_steps
+from .weights import compare_weights
+
+MOST_ROUNDING = 0.01
+"""Larger relative differences are not tolerated as rounding."""
+
+
+BEFORE = ("gradients before the step", "step", "number of steps", "order of the networks", "trained parameters")
+"""A difference in these fields changes the gradients of its own step."""
+
+
+UNKNOWN_CHANGE = ("other data or loss", "other gradients")
+
+
+class Comparison(NamedTuple):
+    pairs: Sequence[Pair]
+    findings: Sequence[Finding]
+    distances: Mapping[int, float]
+    """{step: the largest difference of the gradients before the clip, in ULP of their total norm}."""
+
+    unpaired: tuple[Sequence[str], Sequence[str]]
+    """The parameters that only one run has."""
+
+    noise: Sequence[str]
+    """The parameters whose gradients are only rounding in both runs."""
+
+    unexplained: Sequence[str]
+    """The runs whose updates no known rule explains."""
+
+    tolerated: Sequence[Finding] = ()
+    """Differences whose effect is small."""
+
+    @property
+    def steps(self) -> int:
+        """The number of steps whose gradients were compared."""
+        return len(self.distances)
+
+
+def compare_recipes(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None = None) -> Comparison:
+    """names: {parameter of `a`: parameter of `b`}, for parameters whose names differ.
+
+    max_ulp: Replaces the limit for rounding.
+    """
+    pairs = pair_parameters(a, b, names)
+    findings = list(compare_weights(a, b, pairs))
+    has_weights = bool(findings)
+    if of_updates := clip_of_updates(a, b, pairs):
+        return Comparison(pairs, [*findings, of_updates], {}, ((), ()), (), ())
+    tied = {each.kind for each in findings} & {"tied weights"}
+    clips = [each for each in compare_clips(a, b, pairs) if not (tied and each.kind == "left out")]
+    optimizers = compare_optimizers(a, b, pairs)
+    findings += [*clips, *compare_steps(a, b, pairs), *optimizers.findings]
+    # after the first difference, the runs train apart
+    # and the step of one network changes the gradients of the next
+    are_several = max(len(run.networks) for run in (a, b)) > 1
+    # without names, the norm before the clip is that of the clipped gradients only
+    are_partial = any(ALL in pair.old for pair in pairs) and any(each.kind == "left out" for each in clips)
+    last = min(
+        (each.step - (each.field in BEFORE or are_partial or (are_several and each.step > 1)) for each in findings),
+        default=_count(a, b, pairs),
+    )
+    distances: dict[int, float] = {}
+    if not has_weights:
+        for number in range(1, min(last, _count(a, b, pairs)) + 1):
+            before = max((each for step, each in distances.items() if step < number), default=0.0)
+            if number > 1:  # a tolerated difference of the updates can change the next gradients by as much
+                before = max([before, *(each.effect / UNIT / GROWTH for each in optimizers.tolerated)])
+            found = list(_other_updates(a, b, pairs, number))
+            if not found:
+                found, distance = compare_gradients(a, b, pairs, number, before, max_ulp)
+                distances |= {} if distance is None else {number: distance}
+            if are_several and any(each.step == number for each in findings):
+                # a difference of one network's step changes the gradients of the next network
+                found = [each for each in found if each.kind not in UNKNOWN_CHANGE]
+                found = found or compare_gradients(a, b, _of_first_network(a, b, pairs), number, before, max_ulp)[0]
+            elif are_several and found and not findings:
+                first = _of_first_network(a, b, pairs)
+                are_alike = not compare_gradients(a, b, first, number, before, max_ulp)[0]
+                found = [*(_other_updates(a, b, first, number + 1) if are_alike else ())] or found
+            if found:
+                findings += found
+                break
+    # a threshold that a run multiplies by its loss scale clips as the other run does
+    if factor := next((each for _, each in _common_factors(findings, "scale of the clipped gradients")), None):
+        sides = (a, b.divided(factor)) if factor > 1 else (a.divided(1 / factor), b)
+        return compare_recipes(*sides, names, max_ulp)
+    are_unknown = {each.kind for each in findings} <= {*UNKNOWN_CHANGE}
+    if optimizers.tolerated and findings and are_unknown and findings[0].step > 1:
+        findings, optimizers = [*optimizers.tolerated], optimizers._replace(tolerated=())
+    are_alike = not findings
+    findings = _without_consequences(findings)
+    findings += _too_far(a, b, distances) if are_alike and max_ulp is None else []
+    paired = [{name for pair in pairs for name in pair.sides[side]} for side in (0, 1)]
+    only_a, only_b = (
+        [name for name in run.parameters if name not in known] for run, known in zip((a, b), paired, strict=True)
+    )
+    noise = [pair.name for pair in pairs if distances and pair not in without_noise(pairs, a, b, 1)]
+    return Comparison(
+        pairs, _in_order(findings), distances, (only_a, only_b), noise, optimizers.unexplained, optimizers.tolerated
+    )
+
+
+def _without_consequences(findings: Sequence[Finding]) -> list[Finding]:
+    kinds = {each.kind for each in findings}
+    if "clipping before unscaling" in kinds:  # the code that unscales is what changes the clipped gradients
+        findings = [each for each in findings if each.kind != "the clip does not reach the step"]
+    if any(each.field == "number of steps" for each in findings):
+        findings = [each for each in findings if each.field not in ("clips of a step", "gradients before the step")]
+    # gradients and threshold have the same factor
+    follow = [threshold for threshold, _ in _common_factors(findings, "scale of the gradients")]
+    return [each for each in findings if each not in follow]
+
+
+def _common_factors(findings: Sequence[Finding], field: str) -> Iterator[tuple[Finding, float]]:
+    """Yield the thresholds that differ by the same factor as the gradients, and the factor."""
+    for threshold in findings:
+        for scale in findings:
+            if threshold.kind == "another threshold" and scale.field == field and _is_one_factor(threshold, scale):
+                yield threshold, threshold.new / threshold.old  # type: ignore[operator]
+
+
+def _of_first_network(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if not a.network_of(pair.old[0]) and not b.network_of(pair.new[0])]
+
+
+def _is_one_factor(threshold: Finding, scale: Finding) -> bool:
+    values = [threshold.old, threshold.new, float(str(scale.old)), float(str(scale.new))]
+    numbers = [each for each in values if isinstance(each, float) and each]
+    return len(numbers) == 4 and math.isclose(numbers[1] / numbers[0], numbers[3] / numbers[2], rel_tol=1e-4)
+
+
+def _count(a: Run, b: Run, pairs: Sequence[Pair]) -> int:
+    sizes = [
+        len(run.parameters[name]) for pair in pairs for run, names in ((a, pair.old), (b, pair.new)) for name in names
+    ]
+    return min(sizes, default=0)
+
+
+def _in_order(findings: Sequence[Finding]) -> list[Finding]:
+    unique = list(dict.fromkeys(findings))
+    return sorted(unique, key=lambda each: each.step)
+
+
+SAME_UPDATE = 0.02
+"""Updates of one rule differ by a smaller fraction, as long as the gradients differ by rounding only."""
+
+
+def _other_updates(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Iterator[Finding]:
+    """Compare what the step before gets and updates, which also shows what no rule explains."""
+    known = without_noise(pairs, a, b, number - 1) if number > 1 else ()
+    if names := _apart(a, b, known, number - 1, lambda each: each.gradient)[0]:
+        sentence = (
+            f"the gradients before the clip agree in step {number - 1}, but not those of {names_text(names)} that the "
+            "optimizers get. An unknown change of the gradients between the backward pass and the step"
+        )
+        fix = "Compare the code between the backward pass and the optimizer's step"
+        yield Finding(number - 1, "unexplained", "gradients of the step", "", "", sentence, fix)
+        return
+    names, part = _apart(a, b, known, number - 1, lambda each: each.update)
+    if names:
+        sentence = (
+            f"the gradients and clips agree up to step {number - 1}, and then the updates of {names_text(names)} "
+            f"differ by {100 * part:.2g} %. No known rule explains them"
+        )
+        fix = "Compare the optimizers, their states and settings, and code that changes the weights"
+        yield Finding(number - 1, "another optimizer", "updates", "", "", sentence, fix)
+
+
+def _apart(
+    a: Run, b: Run, pairs: Sequence[Pair], number: int, of: Callable[[ParameterStep], Float64s | None]
+) -> tuple[list[str], float]:
+    """Return the parameters whose samples differ, and by which fraction, if all together differ too much."""
+    squares, total, names = 0.0, 0.0, []
+    for pair in pairs:
+        both = common_elements(a, b, pair, number, of)
+        if both is not None:
+            difference, own = float(((both[0] - both[1]) ** 2).sum()), float((both[0] ** 2).sum())
+            squares, total = squares + difference, total + own
+            names += [pair.name] if difference > SAME_UPDATE**2 * own else []
+    is_apart = squares > SAME_UPDATE**2 * total
+    return (names, math.sqrt(squares / total) if total else math.inf) if is_apart else ([], 0.0)
+
+
+def _too_far(a: Run, b: Run, distances: Mapping[int, float]) -> Iterator[Finding]:
+    far = next((step for step, each in distances.items() if each * UNIT > MOST_ROUNDING), None)
+    if far is not None:
+        sentence = (
+            f"the differences begin as rounding, and have grown to more than {100 * MOST_ROUNDING:g} %. From here on, "
+            "rounding and a small mistake look the same"
+        )
+        fix = "Compare fewer steps, or compare in float64"
+        yield Finding(far, "rounding that has grown", "gradients before the clip", "", "", sentence, fix)

@@ -1,0 +1,1 @@
+"""Compare the optimizers of two runs."""

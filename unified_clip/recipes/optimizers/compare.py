@@ -1,0 +1,291 @@
+"""Compare the optimizers of two runs: the rules that explain their updates, and their recorded settings."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...causes.cause import CauseKind, names_text
+from ...recording.recorded_run import OptimizerStep
+from ...tensors.arithmetic import Float64s
+from ..finding import Finding, in_order, value_text
+from ..networks import Network
+from ..pairs import Pair
+from ..run import ParameterStep, Run
+from .rules import DECAY_OF, PLACE_OF_EPS
+from .settings import compare_settings, rate_finding, squared_rows
+from .updates import RATE, SAME_RATE, Difference, Recipe, Step, closest, differences, effect, recipes
+
+MOST_TENSORS = 48
+"""The number of tensors whose updates are explained. They are the first ones of an optimizer."""
+
+MOST_STEPS = 1_000
+
+LEAST = 2.0**-22
+"""Larger changes of a weight are not lost in its rounding."""
+
+TINY = 1e-20
+"""A port to PyTorch may need a tiny learning rate instead of 0."""
+
+SMALL = 0.01
+"""Where eps is added, and how large it is, matters only for small gradients, and is tolerated if it changes the updates
+of a run by a smaller fraction."""
+
+
+class ComparedOptimizers(NamedTuple):
+    findings: Sequence[Finding]
+    tolerated: Sequence[Finding]
+    unexplained: Sequence[str]
+    """The runs whose updates no rule explains."""
+
+
+def compare_optimizers(a: Run, b: Run, pairs: Sequence[Pair]) -> ComparedOptimizers:
+    """Compare the optimizers of each set of parameters that one optimizer trains in both runs."""
+    findings: dict[tuple[str, str], Finding] = {}
+    unexplained: dict[str, None] = {}
+    unmoved = [_unmoved(a, b, pairs, side) for side in (0, 1)]
+    for side, own in enumerate(unmoved):
+        if own:
+            finding = _unmoved_finding(a, b, own, side)
+            findings[(finding.kind, finding.field)] = finding
+    moved = [pair for pair in pairs if not any(pair in own for own in unmoved)]
+    for names, left, right in _common_networks(a, b, moved):
+        for finding in _compare(a, b, names, left, right, unexplained):
+            findings.setdefault((finding.kind, finding.field), finding)
+    tolerated = [each for each in findings.values() if each.effect < SMALL]
+    return ComparedOptimizers([each for each in findings.values() if each not in tolerated], tolerated, [*unexplained])
+
+
+def _common_networks(
+    a: Run, b: Run, pairs: Sequence[Pair]
+) -> Iterator[tuple[list[Pair], list[OptimizerStep], list[OptimizerStep]]]:
+    """Split the parameters of two optimizers by their learning rates, too."""
+    networks = itertools.product(a.networks, b.networks)
+    for left, right in networks or ():
+        common = [pair for pair in pairs if _trains(left, pair.old) and _trains(right, pair.new)]
+        by_rates: dict[tuple[float | None, ...], list[Pair]] = {}
+        for pair in common:
+            rates = tuple(
+                network.steps[0].rates.get(names[0]) for network, names in ((left, pair.old), (right, pair.new))
+            )
+            by_rates.setdefault(rates, []).append(pair)
+        for own in by_rates.values():
+            yield own, list(left.steps), list(right.steps)
+    if not (a.networks and b.networks) and pairs:
+        yield (
+            list(pairs),
+            [step for each in a.networks for step in each.steps],
+            [step for each in b.networks for step in each.steps],
+        )
+
+
+def _trains(network: Network, names: Sequence[str]) -> bool:
+    return not network.names or any(name in network.names.values() for name in names)
+
+
+def _compare(
+    a: Run,
+    b: Run,
+    pairs: Sequence[Pair],
+    left: Sequence[OptimizerStep],
+    right: Sequence[OptimizerStep],
+    unexplained: dict[str, None],
+) -> Iterator[Finding]:
+    if rows := squared_rows(a, b, left, right):
+        yield rows
+        return
+    single = [pair for pair in pairs if pair.is_single and _is_known(a, pair.old[0]) and _is_known(b, pair.new[0])]
+    sides = [
+        _side(run, [pair.sides[place][0] for pair in single], steps)
+        for place, (run, steps) in enumerate(((a, left), (b, right)))
+    ]
+    if sides[0].is_unclipped != sides[1].is_unclipped:
+        yield _unclipped(*((a, b) if sides[0].is_unclipped else (b, a)), is_old=sides[0].is_unclipped)
+    elif all(side.recipes for side in sides):
+        found = [side.recipes for side in sides]
+        if sides[0].rates is not None and sides[1].rates is not None:
+            found = [[each._replace(rates=side.rates or []) for each in side.recipes] for side in sides]
+        own, other = closest(*found)
+        for difference in differences(own, other):
+            if difference.setting == RATE and sides[0].rates is not None and sides[1].rates is not None:
+                yield rate_finding(a, b, [sides[0].rates, sides[1].rates])
+            elif difference.setting == RATE:
+                yield rate_finding(a, b, [_listed(difference.old), _listed(difference.new)], SAME_RATE)
+            else:
+                finding = _finding(a, b, difference, left, right)
+                if difference.setting in ("eps", PLACE_OF_EPS):
+                    finding = finding._replace(effect=effect(sides[0].steps, own, difference.setting, difference.new))
+                yield finding
+    else:
+        unexplained |= {side.run.name: None for side in sides if side.is_known and not side.recipes}
+        yield from compare_settings(a, b, left, right, [side.rates for side in sides])
+
+
+class Side(NamedTuple):
+    """What one run does to the parameters of one optimizer."""
+
+    run: Run
+    steps: Sequence[Step]
+    recipes: Sequence[Recipe]
+    rates: Sequence[float] | None
+    """The recorded learning rates."""
+
+    is_unclipped: bool
+    """Whether the updates follow from the gradients before the clip, and not from those that it returns."""
+
+    @property
+    def is_known(self) -> bool:
+        return any(step.updates is not None for step in self.steps)
+
+
+def _side(run: Run, names: Sequence[str], optimizer_steps: Sequence[OptimizerStep]) -> Side:
+    steps, rates = _steps(run, names), _recorded_rates(run, optimizer_steps, names)
+    settings = [step.settings for step in optimizer_steps[:1]]
+
+    def fitting(each: Sequence[Step]) -> list[Recipe]:
+        return [recipe for recipe in recipes(each, settings) if rates is None or _agree(recipe.rates, rates)]
+
+    found, is_unclipped = fitting(steps), False
+    if not run.is_late and not (found if rates is not None else any(map(_is_constant, found))):
+        raw = fitting(_steps(run, names, lambda each: each.raw))
+        is_unclipped = bool(raw) and (rates is not None or any(map(_is_constant, raw)))
+    return Side(run, steps, found, rates, is_unclipped)
+
+
+def _agree(rates: Sequence[float], recorded: Sequence[float]) -> bool:
+    """Rates that contradict the recorded ones only seem to explain the updates."""
+    pairs = zip(rates, recorded, strict=False)
+    return all(math.isnan(x) or math.isclose(x, y, rel_tol=SAME_RATE, abs_tol=TINY) for x, y in pairs)
+
+
+def _is_constant(recipe: Recipe) -> bool:
+    rates = [rate for rate in recipe.rates if not math.isnan(rate)]
+    return all(math.isclose(rate, rates[0], rel_tol=SAME_RATE) for rate in rates)
+
+
+def _unclipped(run: Run, other: Run, *, is_old: bool) -> Finding:
+    sentence = (
+        f"the updates of {run.name} follow from the gradients before its clip, and not from those that the clip "
+        f"returns, as in {other.name}"
+    )
+    old, new = in_order("other gradients", "the clipped gradients", is_old)
+    fix = f"In {run.name}, use the result of the clip"
+    return Finding(1, "the clip does not reach the step", "gradients of the step", old, new, sentence, fix)
+
+
+def _unmoved(a: Run, b: Run, pairs: Sequence[Pair], side: int) -> list[Pair]:
+    """Return the parameters whose weights only the other run changes."""
+    own, other = (_changes(run) for run in ((a, b), (b, a))[side])
+    return [pair for pair in pairs if own.get(pair.sides[side]) == 0 and other.get(pair.sides[1 - side], 0) > LEAST]
+
+
+def _changes(run: Run) -> dict[tuple[str, ...], float]:
+    """Return the largest change of each weight with a gradient, as a fraction of its largest element."""
+    floors = [run.noise_floor(number) for number in range(1, 1 + max(map(len, run.parameters.values()), default=0))]
+    changes: dict[tuple[str, ...], float] = {}
+    for name, steps in run.parameters.items():
+        known = [(each.weight, each.update) for each in steps if each.weight is not None and each.update is not None]
+        if known and any((each.raw_norm or 0.0) > floor for each, floor in zip(steps, floors, strict=False)):
+            most = [
+                max(float(np.abs(array).max(initial=0.0)) for array in arrays) for arrays in zip(*known, strict=True)
+            ]
+            changes[(name,)] = most[1] / (most[0] or 1.0)
+    return changes
+
+
+def _unmoved_finding(a: Run, b: Run, pairs: Sequence[Pair], side: int) -> Finding:
+    run, other = ((a, b), (b, a))[side]
+    sentence = (
+        f"the steps of {run.name} do not change {names_text([pair.sides[side][0] for pair in pairs])}, which "
+        f"{other.name} changes, although they have gradients"
+    )
+    fix = (
+        f"In {run.name}, pass these parameters to an optimizer, and call its step(). An optimizer does not get "
+        "parameters that are created or replaced after it is made, and those of a copy of the model are others"
+    )
+    old, new = in_order("not changed", "changed", side == 0)
+    return Finding(1, "weights are not updated", "weights after the step", old, new, sentence, fix)
+
+
+def _steps(
+    run: Run, names: Sequence[str], part: Callable[[ParameterStep], Float64s | None] = lambda each: each.gradient
+) -> list[Step]:
+    """Return the steps up to the first one whose gradients or weights are unknown."""
+    known = names[:MOST_TENSORS]
+    found: list[Step] = []
+    for steps in zip(*(run.parameters[name] for name in known), strict=False):
+        gradients = _all_known(map(part, steps))
+        weights = _all_known(each.weight for each in steps)
+        if gradients is None or (weights is None and found):
+            break
+        weights = weights or [np.zeros(len(each)) for each in gradients]  # unknown before a late clip, and not needed
+        updates = _all_known(each.update for each in steps)
+        moved = None if updates is None else dict(zip(known, updates, strict=True))
+        left, right = (dict(zip(known, each, strict=True)) for each in (gradients, weights))
+        found.append(Step(left, right, moved))
+    return found
+
+
+def _is_known(run: Run, name: str) -> bool:
+    first = run.first(name)
+    return first.gradient is not None and (first.weight is not None or run.is_late)
+
+
+def _all_known(values: Iterable[Float64s | None]) -> list[Float64s] | None:
+    listed = list(values)
+    known = [each for each in listed if each is not None]
+    return known if known and len(known) == len(listed) else None
+
+
+def _recorded_rates(run: Run, steps: Sequence[OptimizerStep], names: Sequence[str]) -> list[float] | None:
+    """Return the recorded learning rate of each step, or None if it is unknown or differs between the parameters."""
+    rates = []
+    for step in steps:
+        own = {step.rates[name] for name in names if name in step.rates}
+        value = own.pop() if len(own) == 1 else step.settings.get("lr")
+        if isinstance(value, tuple) or value is None:
+            return None
+        rates.append(float(value))
+    return rates or None
+
+
+KINDS: Mapping[str, CauseKind] = {RATE: "another learning rate", PLACE_OF_EPS: "another place of the optimizer's eps"}
+
+
+PHRASES: Mapping[str, str] = {
+    PLACE_OF_EPS: "eps is added {}",
+    DECAY_OF: "weight decay is added to {}",
+    "nesterov": "the momentum of Nesterov is {}",
+}
+
+
+def _finding(
+    a: Run, b: Run, found: Difference, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]
+) -> Finding:
+    phrase = PHRASES.get(found.setting, f"{found.setting} is {{}}")
+    old, new = (phrase.format(value_text(value)) for value in (found.old, found.new))
+    optimizers = [f" ({steps[0].optimizer})" if steps and steps[0].optimizer else "" for steps in (left, right)]
+    sentence = f"by the updates, {old} in {a.name}{optimizers[0]}, and {new} in {b.name}{optimizers[1]}"
+    fix = f"In {b.name}, use: {old}"
+    if found.setting == PLACE_OF_EPS and left and right and (formula := _eps_formula(left[0], str(found.old))):
+        fix = f"Before each optimizer.step() of {b.name}, set eps to {formula}, where t counts the steps from 1"
+        if right[0].optimizer.startswith("torch."):
+            fix += f': `for group in optimizer.param_groups: group["eps"] = {formula}`'
+    return Finding(1, KINDS.get(found.setting, "another optimizer"), found.setting, found.old, found.new, sentence, fix)
+
+
+def _eps_formula(step: OptimizerStep, place: str) -> str:
+    """Return the eps that has the same effect after the bias correction."""
+    eps, betas = step.settings.get("eps"), step.settings.get("betas")
+    if place != "before the bias correction" or not isinstance(betas, tuple) or not isinstance(eps, float):
+        return ""
+    return f"{eps!r} / (1 - {betas[1]!r}**t) ** 0.5"
+
+
+def _listed(rates: object) -> list[float]:
+    """A constant rate is one number."""
+    return [float(each) for each in rates] if isinstance(rates, tuple) else [float(str(rates))] * MOST_STEPS

@@ -1,0 +1,123 @@
+"""Compare the learning rates of two runs, and the recorded settings of their optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ...recording.recorded_run import OptimizerStep
+from ..finding import Finding, in_order, value_text
+from ..run import Run
+from .updates import RATE
+
+EQUAL = 1e-5
+"""Recorded settings with a smaller relative difference are equal, because some frameworks store them as float32."""
+
+SUM_FIRST = frozenset({"sgd", "lion", "momentum"})
+"""Optimizers that sum the repeated rows of a sparse gradient before the update."""
+
+
+def rate_finding(a: Run, b: Run, rates: Sequence[Sequence[float]], tolerance: float = EQUAL) -> Finding:
+    pairs, slack = list(zip(*rates, strict=False)), _slack(rates)
+    differing = [
+        place
+        for place, (x, y) in enumerate(pairs)
+        if not (math.isclose(x, y, rel_tol=tolerance, abs_tol=slack) or math.isnan(x + y))
+    ]
+    first = differing[0] if differing else 0
+    if shift := _shift(a, b, rates, first, tolerance):
+        return shift
+    old, new = pairs[first]
+    sentence = f"from step {first + 1} on, {b.name} has the learning rate {new:.6g} instead of {old:.6g}"
+    if first:
+        sentence += ". Compare the schedules"
+    return Finding(first + 1, "another learning rate", RATE, old, new, sentence)
+
+
+def _slack(rates: Sequence[Sequence[float]]) -> float:
+    """The rounding of the largest learning rate, from which a schedule can subtract."""
+    return 2.0**-22 * max((abs(rate) for side in rates for rate in side if not math.isnan(rate)), default=0.0)
+
+
+def _shift(a: Run, b: Run, rates: Sequence[Sequence[float]], first: int, tolerance: float) -> Finding | None:
+    slack = _slack(rates)
+    for start in dict.fromkeys((0, first)):
+        for run, other, side in ((b, a, 1), (a, b, 0)):
+            both = zip(rates[side][start:], rates[1 - side][start + 1 :], strict=False)
+            pairs = [(x, y) for x, y in both if not math.isnan(x + y)]
+            is_same = all(math.isclose(x, y, rel_tol=tolerance, abs_tol=slack) for x, y in pairs)
+            if is_same and len({x for x, _ in pairs}) > 1:
+                sentence = f"the learning rates of {run.name} are one step ahead of those of {other.name}"
+                if start:
+                    sentence = (
+                        f"from step {start + 1} on, {sentence}. Either {run.name} skips an optimizer step, as a loss "
+                        "scaler does after an overflow, or its schedule makes one additional step"
+                    )
+                fix = "Call the scheduler in both scripts before the step of the optimizer, or in both after it"
+                old, new = rates[0][first], rates[1][first]
+                return Finding(first + 1, "shifted step", "learning rate schedule", old, new, sentence, fix)
+    return None
+
+
+def compare_settings(
+    a: Run,
+    b: Run,
+    left: Sequence[OptimizerStep],
+    right: Sequence[OptimizerStep],
+    rates: Sequence[Sequence[float] | None],
+) -> Iterator[Finding]:
+    if not (left and right) or not (left[0].optimizer and right[0].optimizer):
+        return
+    old, new = left[0], right[0]
+    if rates[0] is not None and rates[1] is not None:
+        pairs = zip(rates[0], rates[1], strict=False)
+        slack = _slack([rates[0], rates[1]])
+        if not all(math.isclose(x, y, rel_tol=EQUAL, abs_tol=slack) for x, y in pairs):
+            yield rate_finding(a, b, [rates[0], rates[1]])
+    if _kind(old) != _kind(new):
+        sentence = f"{a.name} uses the optimizer {old.optimizer}, and {b.name} uses {new.optimizer}"
+        yield Finding(1, "another optimizer", "optimizer", old.optimizer, new.optimizer, sentence)
+        return
+    absent = {"dampening": 0.0} if _kind(old) == "sgd" else {}  # only PyTorch has it
+    of_one_library = old.optimizer.partition(".")[0] == new.optimizer.partition(".")[0]
+    left_settings, right_settings = absent | old.settings, absent | new.settings
+    for name in left_settings.keys() & right_settings.keys() - {"lr"}:
+        if name == "eps" and not of_one_library:  # libraries add it at different places
+            continue
+        values = left_settings[name], right_settings[name]
+        if not _same_setting(*values):
+            sentence = (
+                f"{name} of the optimizer is {value_text(values[1])} in {b.name} instead of {value_text(values[0])}"
+            )
+            yield Finding(
+                1, "another optimizer", name, *values, sentence, f"Set {name} to {value_text(values[0])} in {b.name}"
+            )
+
+
+def _kind(step: OptimizerStep) -> str:
+    name = step.optimizer.rpartition(".")[2].lower()
+    return {"momentum": "sgd"}.get(name, name)
+
+
+def _same_setting(a: object, b: object) -> bool:
+    sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
+    return len(sides[0]) == len(sides[1]) and all(
+        math.isclose(float(x), float(y), rel_tol=EQUAL) for x, y in zip(*sides, strict=True)
+    )
+
+
+def squared_rows(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]) -> Finding | None:
+    rows = [next((step for step in steps if step.repeated_rows), None) for steps in (left, right)]
+    squares = [step is not None and _kind(step) not in SUM_FIRST for step in rows]
+    if squares[0] == squares[1] or not (left and right):
+        return None
+    run, step = (a, rows[0]) if squares[0] else (b, rows[1])
+    assert step is not None
+    number = (left if squares[0] else right).index(step) + 1
+    sentence = (
+        f"{step.optimizer} of {run.name} gets gradients as IndexedSlices with repeated rows, and squares each row "
+        "separately. The other run squares the sum of the repeated rows"
+    )
+    old, new = in_order("each row", "the sum of the rows", squares[0])
+    fix = "In Keras, call tf.convert_to_tensor(gradient) before apply_gradients"
+    return Finding(number, "squared rows", "squares of", old, new, sentence, fix)

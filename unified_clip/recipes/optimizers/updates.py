@@ -1,0 +1,268 @@
+"""Find the update rule of an optimizer from the gradients, weights and updates of a run.
+
+Each row of `rows()` computes the direction of every update from the gradients and weights so far. The learning rate
+of a step is the number by which the directions explain the updates of all tensors. A row fits a run if it explains
+every update up to rounding. Two runs have the same rule if some row fits both. Otherwise, they differ in the settings
+in which their two most similar fitting rows differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...tensors.arithmetic import Float64s
+from .rules import DECAY, DECAY_OF, PLACE_OF_EPS, Direction, History, Row, rows
+
+ROUNDING = 64.0
+"""By how many units in the last place of the tensor's largest update the arithmetic of an optimizer can be off."""
+
+SAME_RATE = 1e-3
+"""Rounding of the updates changes the rate by less."""
+
+SAME_DECAY = 0.05
+VISIBLE = 4.0
+"""A decay is visible if it changes some element by this many times what rounding allows."""
+
+RATE, UNDECAYED = "learning rate", "undecayed tensors"
+BELONGS_TO = {PLACE_OF_EPS: PLACE_OF_EPS, DECAY_OF: DECAY, UNDECAYED: DECAY}
+"""These settings are only compared if both optimizers have the other one."""
+
+Tensors = Mapping[str, Float64s]
+Sample = tuple[Float64s, Float64s, Float64s | None]
+"""All tensors of one step in one array each: the gradients, the weights before the step, and the updates."""
+
+
+class Step(NamedTuple):
+    """The tensors of one step of one run."""
+
+    gradients: Tensors
+    """The gradients that the optimizer gets."""
+
+    weights: Tensors
+    """The weights before the step."""
+
+    updates: Tensors | None
+    """The changes of the weights. None if they are unknown, as after the last step."""
+
+
+class Recipe(NamedTuple):
+    settings: Mapping[str, object]
+    rates: Sequence[float]
+    """The learning rate of each step. NaN if rounding hides it."""
+
+    row: Row | None = None
+
+
+# -- fitting
+
+
+def recipes(
+    steps: Sequence[Step], recorded: Iterable[Mapping[str, object]] = (), *, unit: float = 2.0**-24
+) -> list[Recipe]:
+    """Return the recipes that explain all updates of a run, the simplest first.
+
+    Args:
+        steps: Samples of the steps of the run from its first one on, in float64. All steps have the same names.
+        recorded: Settings of the run's optimizers, if they are known. Their constants are tried beside the usual ones.
+        unit: The rounding error of the weights' dtype.
+
+    Returns:
+        The recipes that fit. An empty list means that no row explains the updates.
+    """
+    names = _names(steps)
+    if not names or all(step.updates is None for step in steps):
+        return []
+    samples = [_sampled(step, names) for step in steps]
+    sizes = [steps[0].gradients[name].size for name in names]
+    with np.errstate(all="ignore"):  # no row explains infinite numbers and NaN
+        found = [_fit(row, samples, sizes, unit) for row in rows(recorded)]
+    return sorted((each for each in found if each), key=lambda recipe: len(recipe.settings))
+
+
+def effect(steps: Sequence[Step], recipe: Recipe, setting: str, value: object) -> float:
+    """Return by which fraction of their norm another value of a setting changes the directions of a run's updates."""
+    assert recipe.row is not None
+    settings = {**recipe.row.settings, setting: value}
+    known = [settings, {"weight_decay": settings.get(DECAY)}]
+    other = next((row for row in rows(known) if row.settings == settings), None)
+    if other is None:
+        return math.inf
+    samples = [_sampled(step, _names(steps)) for step in steps]
+    both = zip(*(row.directions(_history(samples)) for row in (recipe.row, other)), strict=False)
+    sides = [(own.gradient, changed.gradient) for (own, changed), _ in zip(both, steps, strict=False)]
+    norms = [(float(np.linalg.norm(own)), float(np.linalg.norm(changed - own))) for own, changed in sides]
+    return max((difference / norm for norm, difference in norms if norm), default=0.0)
+
+
+def _names(steps: Sequence[Step]) -> list[str]:
+    return sorted(name for name, gradient in steps[0].gradients.items() if gradient.size) if steps else []
+
+
+def _sampled(step: Step, names: Sequence[str]) -> Sample:
+    def together(tensors: Tensors) -> Float64s:
+        return np.concatenate([tensors[name].ravel() for name in names])
+
+    return together(step.gradients), together(step.weights), None if step.updates is None else together(step.updates)
+
+
+class StepFit(NamedTuple):
+    rate: float
+    decays: Float64s
+    """For each tensor, or 0 if the update has none that is beyond rounding."""
+
+    visible: Float64s
+    """For each tensor, the smallest decay that is beyond rounding."""
+
+
+def _fit(row: Row, samples: Sequence[Sample], sizes: Sequence[int], unit: float) -> Recipe | None:
+    directions = row.directions(_history(samples))
+    fits: list[StepFit] = []
+    rates: list[float] = []
+    for gradients, weights, updates in samples:
+        direction = next(directions)
+        if updates is None:
+            rates.append(math.nan)
+            continue
+        fit = _fit_step(direction, (gradients, weights, updates), sizes, unit)
+        if fit is None:
+            return None
+        fits.append(fit)
+        rates.append(fit.rate)
+    decays = _decays(fits)
+    if decays is None:
+        return None
+    decay = _decay_settings(*decays)
+    settings = {key: value for key, value in row.settings.items() if key != DECAY_OF or decay or DECAY in row.settings}
+    return Recipe({**settings, **decay}, rates, row)
+
+
+def _history(samples: Sequence[Sample]) -> History:
+    before: Float64s = np.zeros(())
+    for gradients, weights, updates in samples:
+        yield gradients, weights, before
+        before = np.array(np.nan) if updates is None else updates
+
+
+def _fit_step(
+    direction: Direction, sample: tuple[Float64s, Float64s, Float64s], sizes: Sequence[int], unit: float
+) -> StepFit | None:
+    """Return the rate, and the decay of each tensor, or None if they do not explain the updates.
+
+    They minimize the squared differences, in units of what rounding allows for each element. Each decay belongs to one
+    tensor, so it can be eliminated.
+
+    sizes: The number of elements of each tensor.
+    """
+    starts = np.cumsum([0, *sizes[:-1]])
+
+    def dot(a: Float64s, b: Float64s) -> Float64s:
+        return np.add.reduceat(a * b, starts)
+
+    _, weights, updates = sample
+    largest = np.repeat(np.maximum.reduceat(np.abs(updates), starts), sizes)
+    allowed = unit * (2 * (np.abs(weights) + np.abs(updates)) + ROUNDING * largest)
+    allowed = np.where(allowed > 0, allowed, 1.0)
+    gradient, target = direction.gradient / allowed, (updates - direction.carried) / allowed
+    decayed = np.zeros_like(gradient) if direction.weight is None else direction.weight / allowed
+    squares = dot(decayed, decayed)
+    inverse = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
+    across = gradient - np.repeat(dot(gradient, decayed) * inverse, sizes) * decayed
+    if not (bottom := float(across @ across)):
+        return None if target.any() else StepFit(math.nan, np.zeros(len(sizes)), np.full(len(sizes), np.inf))
+    rate = -float(across @ target) / bottom
+    rest = target + rate * gradient
+    fits = np.maximum.reduceat(np.abs(rest), starts) <= 1
+    decays = np.where(fits, 0.0, -dot(rest, decayed) * inverse)
+    rest = rest + np.repeat(decays, sizes) * decayed
+    if not (np.abs(rest) <= 1).all():
+        return None
+    visible = VISIBLE / (abs(rate) * np.maximum.reduceat(np.abs(decayed), starts))
+    return StepFit(rate, decays / rate if rate else decays, visible)
+
+
+def _decays(fits: Sequence[StepFit]) -> tuple[Float64s, Float64s] | None:
+    """Return the weight decay of each tensor, and the smallest one that is visible.
+
+    None if no constant decay explains all steps.
+    """
+    decays, visible = (np.array([getattr(fit, name) for fit in fits]) for name in ("decays", "visible"))
+    clearest = np.argmin(np.where(decays != 0, visible, np.inf), axis=0)
+    known = np.take_along_axis(decays, clearest[None], axis=0)
+    is_constant = np.abs(decays - known) <= np.maximum(visible, SAME_DECAY * np.abs(known))
+    return (known[0], visible.min(axis=0)) if is_constant.all() and (known >= 0).all() else None
+
+
+def _decay_settings(known: Float64s, visible: Float64s) -> dict[str, object]:
+    decay = float(known[np.argmin(visible)] or known.max())
+    if not decay:
+        return {}
+    others = known[np.abs(known - decay) > np.maximum(visible, SAME_DECAY * decay)]
+    off, other = int((others == 0).sum()), sorted({float(f"{each:.2g}") for each in others if each})
+    shown = float(f"{decay:.2g}")
+    return {DECAY: (shown, *other) if other else shown, **({UNDECAYED: off} if off else {})}
+
+
+# -- comparing
+
+
+class Difference(NamedTuple):
+    setting: str
+    old: object
+    """None if the setting is switched off."""
+
+    new: object
+
+
+def closest(old: Sequence[Recipe], new: Sequence[Recipe]) -> tuple[Recipe, Recipe]:
+    """Return the two most similar recipes of two runs.
+
+    Other optimizers, and learning rates that differ by another factor in each step, count twice. Of recipes that are as
+    similar, those with constant learning rates are simpler.
+    """
+    return min(itertools.product(old, new), key=_complexity)
+
+
+def _complexity(pair: tuple[Recipe, Recipe]) -> tuple[int, ...]:
+    found, (old, new) = differences(*pair), (each.rates for each in pair)
+    rates = [each.setting == RATE for each in found]
+    factors = [b / a for a, b in zip(old, new, strict=False) if a and not math.isnan(a + b)]
+    is_schedule = any(rates) and not all(math.isclose(each, factors[0], rel_tol=SAME_RATE) for each in factors)
+    varying = sum(not all(math.isclose(each, run[0], rel_tol=SAME_RATE) for each in run[1:]) for run in (old, new))
+    is_other = any(each.setting == "optimizer" for each in found)  # whose other settings are not compared
+    return len(found) + is_schedule + is_other, is_other, len(found) - sum(rates), varying
+
+
+def differences(old: Recipe, new: Recipe) -> list[Difference]:
+    """Return the settings in which two recipes differ, with the learning rate last."""
+    names = dict.fromkeys([*old.settings, *new.settings])
+    if old.settings.get("optimizer") != new.settings.get("optimizer"):
+        # the constants of different optimizers have nothing to do with each other
+        names = dict.fromkeys(name for name in names if name in ("optimizer", DECAY))
+    names = dict.fromkeys(
+        name
+        for name in names
+        if (other := BELONGS_TO.get(name)) is None or (other in old.settings and other in new.settings)
+    )
+    pairs = [Difference(name, old.settings.get(name), new.settings.get(name)) for name in names]
+    rates = Difference(RATE, _rates(old), _rates(new))
+    same_rates = all(
+        math.isclose(a, b, rel_tol=SAME_RATE) or math.isnan(a + b) for a, b in zip(old.rates, new.rates, strict=False)
+    )
+    return [each for each in pairs if not _is_same(each)] + ([] if same_rates else [rates])
+
+
+def _is_same(pair: Difference) -> bool:
+    is_measured = pair.setting == DECAY and isinstance(pair.old, float) and isinstance(pair.new, float)
+    if is_measured:
+        return math.isclose(float(str(pair.old)), float(str(pair.new)), rel_tol=SAME_DECAY)
+    return pair.old == pair.new
+
+
+def _rates(recipe: Recipe) -> float | tuple[float, ...]:
+    rates = [float(f"{each:.4g}") for each in recipe.rates]
+    return rates[0] if len(set(rates)) == 1 else tuple(rates)

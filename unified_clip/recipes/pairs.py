@@ -1,0 +1,185 @@
+"""Pair the parameters of two runs: by name, by their first weights, by shape, or one with several that it packs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from ..tensors.samples import Order, Sample, have_same_elements, order_of
+from .run import ParameterStep, Run
+
+CLOSE_NORMS = 1e-5
+
+
+class Pair(NamedTuple):
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    order: Order | None
+    """How the elements of the first weight are ordered in the new run. None if unknown, or for packed weights."""
+
+    are_rearranged: bool = False
+    """Whether the weights have the same elements in an order that is unknown, such as the gates of a GRU."""
+
+    by_shape: bool = False
+
+    @property
+    def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self.old, self.new
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.old) == len(self.new) == 1
+
+    @property
+    def name(self) -> str:
+        """The name in sentences."""
+        return ", ".join(self.old)
+
+
+def pair_parameters(a: Run, b: Run, names: Mapping[str, str]) -> list[Pair]:
+    """names: {parameter of `a`: parameter of `b`}."""
+    rest = [name for name in a.parameters if name not in names]
+    others = [name for name in b.parameters if name not in {*names.values()}]
+    pairs = [(name, other, False) for name, other in names.items() if name in a.parameters and other in b.parameters]
+    for matched in (_by_name, _by_weights, _by_shape, _in_order):
+        for name, other in list(matched(a, b, rest, others, pairs)):
+            pairs.append((name, other, matched is not _by_name))
+            rest.remove(name)
+            others.remove(other)
+    found = [Pair((name,), (other,), *_order(a, b, name, other), by_shape) for name, other, by_shape in pairs]
+    blocks = list(_packed(a, b, rest, others))
+    found += [Pair(tuple(left), tuple(right), None) for left, right in blocks]
+    place = {name: index for index, name in enumerate(a.parameters)}
+    return sorted(found, key=lambda pair: place[pair.old[0]])
+
+
+def _order(a: Run, b: Run, name: str, other: str) -> tuple[Order | None, bool]:
+    left, right = a.weight_at_start(name), b.weight_at_start(other)
+    if left is None or right is None:
+        return None, False
+    order = order_of(left, right)
+    if order == "other" and name in a.sums and other in b.sums:
+        norm = float(a.first(name).weight_norm or 0.0)
+        return order, have_same_elements(a.sums[name], b.sums[other], norm)
+    return order, False
+
+
+def _sorted_shape(run: Run, name: str) -> tuple[int, ...] | None:
+    shape = run.shape(name)
+    return None if shape is None else tuple(sorted(length for length in shape if length != 1))
+
+
+Known = Sequence[tuple[str, str, bool]]
+"""The pairs so far."""
+
+
+def _by_name(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
+    known = {*others}
+    # two networks with equal names, whose order can differ
+    repeated = {name.partition("#")[0] for run in (a, b) for name in run.parameters if "#" in name}
+    for name in rest:
+        if name in known and not name.isdecimal() and name.partition("#")[0] not in repeated:
+            shapes = {_sorted_shape(run, name) for run in (a, b)} - {None}
+            if len(shapes) < 2:
+                yield name, name
+
+
+def _by_weights(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
+    free = list(others)
+    for name in rest:
+        weight = a.weight_at_start(name)
+        if weight is None or np.ptp(weight.elements) == 0:  # such as the biases that start at 0
+            continue
+        candidates = ((other, b.weight_at_start(other)) for other in free)
+        other = next((other for other, each in candidates if _have_one_order(weight, each)), None)
+        if other is not None:
+            free.remove(other)
+            yield name, other
+
+
+def _have_one_order(weight: Sample, other: Sample | None) -> bool:
+    return (
+        other is not None
+        and len(weight.shape) == len(other.shape)
+        and order_of(weight, other)
+        in (
+            "same",
+            "transposed",
+        )
+    )
+
+
+def _by_shape(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
+    """Pair in order, within paired networks. Prefer parameters whose first gradients have equal norms."""
+    free, done = list(others), set[str]()
+    partners = {a.network_of(name): b.network_of(other) for name, other, _ in pairs}
+    known_shapes: set[tuple[int, ...]] = set()
+    for are_near in (True, False):
+        for name in rest:
+            shape = _sorted_shape(a, name)
+            same_shape = [other for other in free if _sorted_shape(b, other) == shape and shape is not None]
+            network = partners.get(a.network_of(name))
+            candidates = [each for each in same_shape if b.network_of(each) == network] or same_shape
+            candidates = [each for each in candidates if not are_near or _have_near_gradients(a, b, name, each)]
+            if shape is None or name in done or not candidates or (shape in known_shapes and not are_near):
+                continue
+            other = candidates[0]
+            free.remove(other)
+            done.add(name)
+            yield name, other
+        # if some gradients agree and the numbers differ, the other parameters of this shape are in one run only
+        counts = Counter(_sorted_shape(run, name) for run, names in ((a, rest), (b, others)) for name in names)
+        known_shapes = {shape for shape in map(partial(_sorted_shape, a), done) if shape and counts[shape] % 2}
+
+
+def _in_order(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
+    """Pair the parameters whose shapes were not recorded, because they have no clip."""
+    is_unknown = any(run.shape(name) is None for run, names in ((a, rest), (b, others)) for name in names)
+    if is_unknown and len(rest) == len(others):
+        yield from zip(rest, others, strict=True)
+
+
+def _have_near_gradients(a: Run, b: Run, name: str, other: str) -> bool:
+    norms = a.first(name).raw_norm, b.first(other).raw_norm
+    return None not in norms and math.isclose(norms[0] or 0.0, norms[1] or 0.0, rel_tol=CLOSE_NORMS)
+
+
+def _packed(a: Run, b: Run, rest: Sequence[str], others: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    if blocks := _single_to_many(a, b, rest, others):
+        return blocks
+    found = []
+    for is_matrix in (True, False):
+        left, right = (
+            [name for name in names if (len(run.shape(name) or ()) > 1) == is_matrix]
+            for run, names in ((a, rest), (b, others))
+        )
+        found += _single_to_many(a, b, left, right)
+    return found
+
+
+def _single_to_many(a: Run, b: Run, left: Sequence[str], right: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    """Split both lists into blocks with as many elements. One side of each block has one parameter."""
+    ends = [
+        list(itertools.accumulate(math.prod(run.shape(name) or (0,)) for name in names))
+        for run, names in ((a, left), (b, right))
+    ]
+    if not (left and right) or ends[0][-1] != ends[1][-1]:
+        return []
+    blocks, starts = [], [0, 0]
+    for end in sorted({*ends[0]} & {*ends[1]}):
+        stops = [side.index(end) + 1 for side in ends]
+        blocks.append((list(left[starts[0] : stops[0]]), list(right[starts[1] : stops[1]])))
+        starts = stops
+    return blocks if all(min(map(len, block)) == 1 for block in blocks) else []
+
+
+def step_at(run: Run, names: Sequence[str], number: int) -> list[ParameterStep]:
+    """Return the step `number` of each parameter, or [] if one has fewer steps."""
+    found = [run.parameters[name][number - 1] for name in names if len(run.parameters[name]) >= number]
+    return found if len(found) == len(names) else []

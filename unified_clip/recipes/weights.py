@@ -1,0 +1,131 @@
+"""Compare the weights with which two runs begin."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..causes.cause import names_text
+from .finding import Finding, in_order
+from .pairs import Pair
+from .run import Run
+
+EMBEDDING = re.compile(r"(?<![a-z])emb|Emb|embed|(?<![a-z])w[tp]e(?![a-z])")
+"""Matches names of embeddings, such as "tok_emb", or "wte" in GPT, but not "ensemble"."""
+
+
+def compare_weights(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
+    others = [
+        pair for pair in pairs if (pair.order == "other" and not pair.are_rearranged) or _have_other_norms(a, b, pair)
+    ]
+    if others:
+        names = names_text([pair.name for pair in others])
+        sentence = f"the weights of {names} differ before the first step. Load the same weights into both models"
+        yield Finding(1, "other initial weights", "initial weights", "", "", sentence)
+    if reshaped := [pair for pair in pairs if pair.order == "reshaped"]:
+        names = names_text([pair.name for pair in reshaped])
+        sentence = f"the shapes of the weights {names} are transposed, but not the order of their elements"
+        hint = kernel_hint([a.first(pair.old[0]).shape or () for pair in reshaped])
+        fix = f"Transpose them, do not reshape them. {hint}".rstrip()
+        yield Finding(1, "untransposed weight", "order of the elements", "", "", sentence, fix)
+    yield from _tied(a, b, pairs)
+
+
+def _have_other_norms(a: Run, b: Run, pair: Pair) -> bool:
+    """Packed weights are compared by their norms only."""
+    if pair.order is not None:
+        return False
+    sides = [[run.first(name).weight_norm for name in names] for run, names in ((a, pair.old), (b, pair.new))]
+    if any(norm is None for side in sides for norm in side):
+        return False
+    return not math.isclose(*(math.hypot(*(norm or 0.0 for norm in side)) for side in sides), rel_tol=1e-5)
+
+
+def kernel_hint(shapes: Sequence[Sequence[int]]) -> str:
+    axes = {3: "(2, 1, 0)", 4: "(3, 2, 0, 1)", 5: "(4, 3, 0, 1, 2)"}
+    for shape in shapes:
+        if len(shape) in axes:
+            # a depthwise convolution has one channel for each input channel
+            is_depthwise = len(shape) == 4 and (shape[-1] == 1 != shape[-2] or shape[1] == 1 != shape[0])
+            order = "(2, 3, 0, 1)" if is_depthwise else axes[len(shape)]
+            return f"From Keras or TensorFlow to PyTorch: transpose{order}"
+    return ""
+
+
+def _tied(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
+    for run, other, side in ((a, b, 0), (b, a, 1)):
+        if any(line.repeated for line in run.lines):
+            continue
+        known = {name for pair in pairs for name in pair.sides[side]}
+        for name in run.parameters:
+            weight = run.weight_at_start(name)
+            if name in known or weight is None or np.ptp(weight.elements) == 0:
+                continue
+            for twin in known:
+                own = run.weight_at_start(twin)
+                if (
+                    own is not None
+                    and list(own.shape) == list(weight.shape)
+                    and np.array_equal(own.elements, weight.elements)
+                ):
+                    sentence = (
+                        f"{run.name} has two parameters with the same weights, {names_text([name, twin])}, and "
+                        f"{other.name} has one parameter in their place, whose gradient is the sum of their gradients"
+                    )
+                    fix = "Tie these weights in both runs, or in neither"
+                    counts = ("two parameters", "one parameter")
+                    yield Finding(1, "tied weights", "tied weights", *in_order(*counts, side == 0), sentence, fix)
+                    break
+
+
+def untransposed(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Finding | None:
+    """Some weights are transposed, and square ones are not."""
+    if number > 1:
+        return None
+    moved = [pair.name for pair in pairs if pair.order == "transposed" and not _is_square(a, pair)]
+    square = [
+        pair.name
+        for pair in pairs
+        if pair.order == "same" and _is_square(a, pair) and not EMBEDDING.search(" ".join((*pair.old, *pair.new)))
+    ]
+    if not moved or not square:
+        return None
+    sentence = (
+        f"one run transposes the weights of {names_text(moved)}, but not the square weights of {names_text(square)}. "
+        "This is a possible cause"
+    )
+    fix = f"Transpose {names_text(square)}, too. If they are right, compare the data, the forward pass and the loss"
+    return Finding(1, "untransposed weight", "order of the elements", "", "", sentence, fix)
+
+
+def _is_square(run: Run, pair: Pair) -> bool:
+    weight = run.weight_at_start(pair.old[0])
+    return len(pair.old) == 1 and weight is not None and weight.is_square()
+
+
+def other_gates(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Finding | None:
+    """Frameworks store the gates of a GRU in different orders, and those of an LSTM in one."""
+    if number > 1 or ("tensorflow" in a.frameworks) == ("tensorflow" in b.frameworks):
+        return None
+    text = {pair: " ".join((*pair.old, *pair.new)) for pair in pairs}
+    kept = [pair.name for pair in pairs if "gru_cell" in text[pair] and pair.order in ("same", "transposed")]
+    if kept:
+        sentence = (
+            f"the gates of {names_text(kept)} have the same order in both runs. But frameworks order the gates of a "
+            "GRU differently: (z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle"
+        )
+        fix = "Exchange the first third and the second third of these weights and of their biases"
+        return Finding(1, "other initial weights", "order of the gates", "", "", sentence, fix)
+    moved = [pair.name for pair in pairs if "lstm_cell" in text[pair] and pair.are_rearranged]
+    if moved:
+        sentence = (
+            f"the elements of {names_text(moved)} have different orders in the runs. The gates of an LSTM have the "
+            "same order in Keras, PyTorch and Paddle: input, forget, cell and output"
+        )
+        return Finding(
+            1, "other initial weights", "order of the gates", "", "", sentence, "Only transpose these weights"
+        )
+    return None

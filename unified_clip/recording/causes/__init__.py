@@ -1,1 +1,0 @@
-"""Find the causes of differences between two recorded runs."""

@@ -1,1 +1,0 @@
-"""Compare the optimizers of two recordings."""

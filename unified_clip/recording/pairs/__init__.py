@@ -1,1 +1,0 @@
-"""Pair the clip calls and the parameters of two recorded runs."""

@@ -1,1 +1,0 @@
-"""Find why two training steps differ, if the clip calls do not explain the difference."""
