@@ -65,14 +65,14 @@ def _both(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Both]:
 def _groups(a: Run, b: Run, pairs: Sequence[Pair], clipped: Sequence[Both]) -> Iterator[Finding]:
     """Compare the groups, without the parameters that one run does not clip."""
     to_new = {name: pair.new for pair in pairs for name in pair.old}
-    in_both = {name for each in clipped for names in each.pair.sides for name in names}
+    in_both = [{name for each in clipped for name in each.pair.sides[side]} for side in (0, 1)]
     found: dict[Pair, tuple[int, frozenset[str], frozenset[str]]] = {}
     for each in clipped:
         for old, new in _compared(each):
             if "value" in (old.line.rule, new.line.rule) or each.pair in found:
                 continue
-            left = frozenset(other for name in old.group & in_both for other in to_new.get(name, ()))
-            right = frozenset(new.group & in_both)
+            left = frozenset(other for name in old.group & in_both[0] for other in to_new.get(name, ()))
+            right = frozenset(new.group & in_both[1])
             if left != right:
                 found[each.pair] = (each.number, left, right)
     if not found:

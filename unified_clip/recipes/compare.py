@@ -29,6 +29,9 @@ BEFORE = ("gradients before the step", "step", "number of steps", "order of the 
 """A difference in these fields changes the gradients of its own step."""
 
 
+FOLLOWS = 100.0
+"""A tolerated difference of the updates changes later gradients by at most this multiple of its effect."""
+
 UNKNOWN_CHANGE = ("other data or loss", "other gradients")
 
 
@@ -105,7 +108,9 @@ def compare_recipes(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | N
         sides = (a, b.divided(factor)) if factor > 1 else (a.divided(1 / factor), b)
         return compare_recipes(*sides, names, max_ulp)
     are_unknown = {each.kind for each in findings} <= {*UNKNOWN_CHANGE}
-    if optimizers.tolerated and findings and are_unknown and findings[0].step > 1:
+    small = FOLLOWS * max((each.effect for each in optimizers.tolerated), default=0.0)
+    is_near = max(distances.values(), default=0.0) * UNIT <= small  # a larger difference has another cause
+    if optimizers.tolerated and findings and are_unknown and is_near and findings[0].step > 1:
         findings, optimizers = [*optimizers.tolerated], optimizers._replace(tolerated=())
     are_alike = not findings
     findings = _without_consequences(findings)
@@ -150,10 +155,12 @@ def _is_one_factor(threshold: Finding, scale: Finding) -> bool:
 
 
 def _count(a: Run, b: Run, pairs: Sequence[Pair]) -> int:
+    """Return the number of steps that both runs have of some parameter, because others may step less often."""
     sizes = [
-        len(run.parameters[name]) for pair in pairs for run, names in ((a, pair.old), (b, pair.new)) for name in names
+        min(len(run.parameters[name]) for run, names in ((a, pair.old), (b, pair.new)) for name in names)
+        for pair in pairs
     ]
-    return min(sizes, default=0)
+    return max(sizes, default=0)
 
 
 def _in_order(findings: Sequence[Finding]) -> list[Finding]:

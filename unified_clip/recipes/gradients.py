@@ -18,6 +18,9 @@ from .weights import other_gates, untransposed
 
 WHOLE = 1e-5
 
+SMALL_FACTOR = 1e-3
+"""Other constants of a model can change all gradients by a factor that is closer to 1."""
+
 UPDATE = 0.01
 """The elements of Adam's first update differ from 1 or -1 by less, if their gradients are larger than its eps."""
 
@@ -119,7 +122,7 @@ def _of_fits(a: Run, b: Run, fits: dict[Pair, Fit], number: int) -> Iterator[Fin
         key = next((each for each in factors if math.isclose(each, fit.factor, rel_tol=SAME_FACTOR)), fit.factor)
         factors.setdefault(key, []).append(pair)
     for factor, scaled in factors.items():
-        if not math.isclose(factor, 1, rel_tol=SAME_FACTOR):
+        if not math.isclose(factor, 1, rel_tol=SMALL_FACTOR):
             whose = (
                 "every gradient" if len(factors) == 1 else f"the gradients of {names_text([p.name for p in scaled])}"
             )
@@ -192,7 +195,7 @@ def _changes_after_clip(run: Run, times: float, number: int) -> bool:
             result = last.applied(np.array(last.exact.sample))
             if result is not None and result.any():
                 factor = float(result @ each.gradient) / float(result @ result)
-                return math.isclose(factor * times, 1, rel_tol=1e-3)
+                return abs(factor * times - 1) <= 0.01 * abs(times - 1)
     return False
 
 

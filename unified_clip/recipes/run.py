@@ -272,6 +272,11 @@ class Run:
             if clips or name in tensors or name in trained or (name == ALL and step):
                 self.parameters.setdefault(name, []).append(each)
 
+    def _may_have_changed(self, step: OptimizerStep) -> bool:
+        """Return whether the script's own code may change gradients between the backward pass and the step."""
+        is_unknown = bool(step.optimizer) and (step.changed is None or step.backward_calls == 0) and not self.lines
+        return is_unknown or bool(step.changed or step.hooks)
+
     def _fill(self, each: ParameterStep, at_step: Parameter | None) -> None:
         clips = [] if self.is_late and at_step else each.clips  # which may get the updates
         first = clips[0].exact if clips else at_step
@@ -280,7 +285,7 @@ class Run:
             return
         if None not in first.shape:
             each.shape = tuple(length or 0 for length in first.shape)
-        is_changed = each.step is not None and not clips and bool(each.step.changed or each.step.hooks)
+        is_changed = each.step is not None and not clips and self._may_have_changed(each.step)
         if at_step and not clips and at_step.raw_sample is not None:
             each.raw, each.raw_norm = _array(at_step.raw_sample), at_step.raw_norm
         elif clips and clips[0].line.parameters and any(clip.has_other_gradient(clips[0]) for clip in clips[1:2]):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..causes.cause import names_text
 from .finding import Finding, in_order
+from .gradients import compare_gradients
 from .pairs import Pair
 from .run import Run
 
@@ -70,6 +71,8 @@ def _more_steps(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
         low, high = sorted(counts)
         if a.networks and b.networks and low > 1 and high >= 2 * low and high % low == 0:
             ratios.setdefault((counts[0] // low, counts[1] // low), []).append(pair.name)
+    if len(ratios) == 1 and sum(map(len, ratios.values())) == len(pairs) and _are_equal(a, b, pairs, 2):
+        return  # one run ends earlier
     for (old, new), names in ratios.items():
         whose = "" if len(names) == len(pairs) else f" of {names_text(names)}"
         sentence = f"the optimizer{whose} steps {new} times in {b.name} where it steps {old} times in {a.name}"
@@ -77,6 +80,12 @@ def _more_steps(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
             "With gradient accumulation, step once, after the last micro-batch. Step each network as often in both runs"
         )
         yield Finding(1, "another number of steps", "number of steps", old, new, sentence, fix)
+
+
+def _are_equal(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> bool:
+    """Return whether the gradients of a step are the same in both runs, as far as they are known."""
+    found, distance = compare_gradients(a, b, pairs, number, 0.0)
+    return distance is not None and not found
 
 
 def _other_order(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ class Dispatcher:
         self.norms = False
         self.recorded_calls = 0
         self.natives: tuple[Recording, ...] = ()
-        self.on_jax_clips: Callable[[int], None] = lambda count: None
+        self.on_jax_clips: Callable[[int], object] = lambda count: None
         self.on_clipped: list[Callable[[str, Sequence[Any]], None]] = []
         """Functions of the name of a call and the parameters whose gradients it has clipped. A parameter is None if the
         call got only its gradient."""

@@ -17,7 +17,7 @@ from ..networks import Network
 from ..pairs import Pair
 from ..run import ParameterStep, Run
 from .rules import DECAY_OF, PLACE_OF_EPS
-from .settings import compare_settings, rate_finding, squared_rows
+from .settings import compare_settings, other_rates, rate_finding, squared_rows
 from .updates import RATE, SAME_RATE, Difference, Recipe, Step, closest, differences, effect, recipes
 
 MOST_TENSORS = 48
@@ -109,11 +109,14 @@ def _compare(
         found = [side.recipes for side in sides]
         if sides[0].rates is not None and sides[1].rates is not None:
             found = [[each._replace(rates=side.rates or []) for each in side.recipes] for side in sides]
+        rates = [side.rates for side in sides if side.rates is not None]
+        if len(rates) == 2 and (recorded := other_rates(a, b, rates)):
+            yield recorded
         own, other = closest(*found)
         for difference in differences(own, other):
-            if difference.setting == RATE and sides[0].rates is not None and sides[1].rates is not None:
-                yield rate_finding(a, b, [sides[0].rates, sides[1].rates])
-            elif difference.setting == RATE:
+            if difference.setting == RATE and len(rates) == 2:
+                continue  # the recorded rates are exact
+            if difference.setting == RATE:
                 yield rate_finding(a, b, [_listed(difference.old), _listed(difference.new)], SAME_RATE)
             else:
                 finding = _finding(a, b, difference, left, right)

@@ -34,6 +34,12 @@ def rate_finding(a: Run, b: Run, rates: Sequence[Sequence[float]], tolerance: fl
     return Finding(first + 1, "another learning rate", RATE, old, new, sentence)
 
 
+def other_rates(a: Run, b: Run, rates: Sequence[Sequence[float]]) -> Finding | None:
+    slack = _slack(rates)
+    are_equal = all(math.isclose(x, y, rel_tol=EQUAL, abs_tol=slack) for x, y in zip(*rates, strict=False))
+    return None if are_equal else rate_finding(a, b, rates)
+
+
 def _slack(rates: Sequence[Sequence[float]]) -> float:
     """The rounding of the largest learning rate, from which a schedule can subtract."""
     return 2.0**-22 * max((abs(rate) for side in rates for rate in side if not math.isnan(rate)), default=0.0)
@@ -69,11 +75,8 @@ def compare_settings(
     if not (left and right) or not (left[0].optimizer and right[0].optimizer):
         return
     old, new = left[0], right[0]
-    if rates[0] is not None and rates[1] is not None:
-        pairs = zip(rates[0], rates[1], strict=False)
-        slack = _slack([rates[0], rates[1]])
-        if not all(math.isclose(x, y, rel_tol=EQUAL, abs_tol=slack) for x, y in pairs):
-            yield rate_finding(a, b, [rates[0], rates[1]])
+    if rates[0] is not None and rates[1] is not None and (found := other_rates(a, b, [rates[0], rates[1]])):
+        yield found
     if _kind(old) != _kind(new):
         sentence = f"{a.name} uses the optimizer {old.optimizer}, and {b.name} uses {new.optimizer}"
         yield Finding(1, "another optimizer", "optimizer", old.optimizer, new.optimizer, sentence)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -49,12 +49,17 @@ def _clip_gradients(called: Call) -> Iterator[None]:
         return
     before, weights, names = without_none(grads, weights, names)
     if backend == "jax":
+        import jax
+
         from . import traced
 
         yield
         _, after = without_none(grads, called.result)
-        with _only_updates(optimizer):
-            traced.report_call(lambda _: call, None, before, after, weights, names, id(optimizer))
+        report = partial(traced.report_call, lambda _: call, None, before, after, weights, names, id(optimizer))
+        if accumulation_steps(optimizer):  # JAX also clips if it only adds up gradients, but drops the result
+            jax.lax.cond(_updates_weights(optimizer), report, lambda: None)
+        else:
+            report()
         return
     running = RunningNativeCall(call, before, weights, names)  # a clip may overwrite the gradients
     yield
@@ -117,13 +122,6 @@ def _class_name(optimizer: Any) -> str:
     return f"keras.optimizers.{kind.__name__}"
 
 
-def _only_updates(optimizer: Any) -> contextlib.AbstractContextManager[None]:
-    """JAX also clips and steps if it only adds up gradients, but drops the results."""
-    from . import traced
-
-    return traced.only_if(_updates_weights(optimizer)) if accumulation_steps(optimizer) else contextlib.nullcontext()
-
-
 def _updates_weights(optimizer: Any) -> Any:
     steps = accumulation_steps(optimizer)
     return keras.ops.equal((optimizer._iterations + 1) % steps, 0) if steps else True
@@ -170,7 +168,6 @@ def _record_step(optimizer: Any, variables: Sequence[Any], trained: Sequence[Any
     elif backend == "jax":
         from . import traced
 
-        with _only_updates(optimizer):
-            traced.report_step(id(optimizer), lambda clips, *values: receive(*values, clips=clips), numbers)
+        traced.report_step(id(optimizer), lambda clips, *values: receive(*values, clips=clips), numbers)
     else:
         receive(*(float(keras.ops.convert_to_numpy(number)) for number in numbers))

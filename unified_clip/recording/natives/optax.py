@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from .hooks import HOOKS, RecordingHook
 from .native_call import NativeCall
 from .observer import OBSERVER
 from .optimizer_steps import STEP, names_of_step, of_groups, record_step, tensor_at_step
-from .traced import only_if, report_call, report_step
+from .traced import report_call, report_step
 
 OPTIMIZERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb",
@@ -50,15 +51,20 @@ def install() -> None:
         HOOKS.wrap([(optax, name), (alias, name)], STEP, _optimizer)
     for name in ("clip_by_global_norm", "clip"):
         HOOKS.wrap([(optax, name), (optax.transforms, name)], f"a call of optax.{name}", _clip)
-    HOOKS.wrap([(optax.MultiSteps, "update")], "the number of micro-batches", _micro_batch)
+    HOOKS.wrap([(optax.MultiSteps, "update")], "a step of optax.MultiSteps", _micro_batch)
+
+
+_hidden = threading.local()
 
 
 def _micro_batch(call: Call) -> Iterator[None]:
     """optax clips and steps for each micro-batch, and drops the results of all but the last one."""
-    multi_steps, state = call.args[0], call.arguments["state"]
-    every = multi_steps._every_k_schedule(state.gradient_step)
-    with only_if(state.mini_step == every - 1):
+    _hidden.depth = getattr(_hidden, "depth", 0) + 1
+    try:
         yield
+    finally:
+        _hidden.depth -= 1
+    raise TypeError("A graph does not tell which of its clips and steps count. Clip before optax.MultiSteps")
 
 
 def _clip(call: Call) -> Iterator[None]:
@@ -69,6 +75,8 @@ def _clip(call: Call) -> Iterator[None]:
 
     def report(update: Call) -> Iterator[None]:
         yield
+        if getattr(_hidden, "depth", 0):
+            return
         updates, _, params, *_ = [*update.arguments.values(), None]
         clipped, _ = update.result
         leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
@@ -97,6 +105,8 @@ def _optimizer(call: Call) -> Iterator[None]:
 
     def step(update: Call) -> Iterator[None]:
         yield
+        if getattr(_hidden, "depth", 0):
+            return
         updates, state, params, *_ = [*update.arguments.values(), None]
         _record_step(name, bound.arguments, state, updates, params, id(transformation))
 
@@ -124,7 +134,7 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any, params: An
         _sampled(each) for each in weights if has_weights
     ]
 
-    def receive(clips: int, *arrays: Any) -> None:
+    def receive(clips: int | None, *arrays: Any) -> None:
         numbers, rows = arrays[: len(traced)], [row.tolist() for row in arrays[len(traced) :]]
         of_weights = [row[:-1] for row in rows[len(shapes) :]] if has_weights else [None] * len(shapes)
         columns = zip(named, shapes, rows, of_weights, strict=False)
@@ -134,7 +144,8 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any, params: An
         if kinds:
             decays = [settings["weight_decay"] if is_decayed else 0.0 for is_decayed in kinds]
             settings["weight_decay"] = of_groups(decays)
-        record_step(kind, settings | {"betas": betas}, {"clips": clips, **passes}, key)
+        known = passes if clips is None else {"clips": clips, **passes}
+        record_step(kind, settings | {"betas": betas}, known, key)
 
     report_step(key, receive, [*traced.values(), *samples])
 

@@ -200,11 +200,19 @@ def _tensors_at(optimizer: Any) -> dict[str, Any] | None:
         canonical(name): tensor_at_step(each.shape, row[: len(row) // 2 + 1], row[len(row) // 2 + 1 :])
         for (name, each), row in zip(named.items(), numbers, strict=True)
     }
-    for name, each in named.items() if WATCHER.changed else ():
-        if (row := WATCHER.raw.get(id(each))) is not None:
-            *sample, norm = row.tolist()
-            tensors[canonical(name)] |= {"raw_sample": sample, "raw_norm": norm}
+    if WATCHER.changed is not None:  # otherwise, a recorded clip changes them
+        _add_raw(tensors, {canonical(name): WATCHER.raw.get(id(each)) for name, each in named.items()})
     return tensors or None
+
+
+def _add_raw(tensors: dict[str, Any], raw: dict[str, Any]) -> None:
+    """Add the samples of the gradients after the backward pass that differ at the step, also if `.data` hides this."""
+    found = {name: row.tolist() for name, row in raw.items() if row is not None}
+    changed = [name for name, row in found.items() if row[:-1] != tensors[name]["sample"]]
+    if changed or WATCHER.changed:
+        WATCHER.changed = max(WATCHER.changed or 0, len(changed))
+        for name, (*sample, norm) in found.items():
+            tensors[name] |= {"raw_sample": sample, "raw_norm": norm}
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 try:
     from jax.extend.core import get_opaque_trace_state
@@ -38,7 +37,8 @@ class TracedEvent:
     trace: object
     program: TracedProgram
     clips: int = 0
-    is_conditional: bool = False
+    runs: int | None = None
+    """How often it has run, or None if nothing reports this."""
 
 
 @dataclass(eq=False)
@@ -57,60 +57,64 @@ class TracedProgram:
                 return
         self.events.append(event)
 
-    def clips(self, until: TracedEvent | None, *, is_met: bool) -> int:
+    def clips(self, until: TracedEvent | None = None) -> int:
         """Return the number of clips before an event, or of all clips."""
         events = self.events[: self.events.index(until)] if until in self.events else self.events
-        return sum(each.clips for each in events if is_met or not each.is_conditional)
+        return sum(each.clips for each in events)
+
+    def runs_everything(self) -> bool:
+        """Return whether all events have run equally often, in any order, as outside of conditions and loops."""
+        runs = [each.runs for each in self.events if each.runs is not None]
+        return max(runs) - min(runs) <= 1
 
 
 class TracedOrder:
     """Count the clips before each step."""
 
     def __init__(self) -> None:
-        self.condition: Any = None
-        """Whether the code that is traced has an effect, such as an optimizer that may only add up gradients."""
-
         self._reset()
         HOOKS.on_switch(self._reset, self._reset)
 
     def _reset(self) -> None:
         self._program = TracedProgram()
         self._eager = 0  # clips outside of graphs
-        self._running: tuple[TracedProgram, bool] | None = None
+        self._running: TracedProgram | None = None
         self._reported: set[TracedEvent] = set()
         self._counted = 0
         """The clips of the running program that the last step has counted, minus those that no step has counted."""
 
-    def on_clips(self, count: int, key: object = None) -> None:
+    def on_clips(self, count: int, key: object = None) -> TracedEvent | None:
         if _trace() == TOP:
             self._eager += count
-        else:
-            self._add(key or caller(), count)
+            return None
+        return self._add(key or caller(), count)
 
     def on_step(self, key: object) -> TracedEvent:
-        return self._add(key, 0)
+        event = self._add(key, 0)
+        event.runs = 0
+        return event
 
     def _add(self, key: object, clips: int) -> TracedEvent:
         jax.effects_barrier()  # the steps of an earlier program show that it has been traced
         if self._program.has_run:
             self._program = TracedProgram()
-        event = TracedEvent((key, bool(clips)), _trace(), self._program, clips, self.condition is not None)
+        event = TracedEvent((key, bool(clips)), _trace(), self._program, clips)
         self._program.add(event)
         return event
 
-    def clips_before(self, step: TracedEvent, *, is_met: bool) -> int | None:
-        """Return the number of clips since the previous step, or None if the step has no effect."""
+    def clips_before(self, step: TracedEvent) -> int | None:
+        """Return the number of clips since the previous step, or None if a condition or loop hides their order."""
         program, step.program.has_run = step.program, True
-        if self._running is None or self._running[0] is not program or step in self._reported:
+        step.runs = (step.runs or 0) + 1
+        if self._running is not program or step in self._reported:
             if self._running is not None:  # the clips after the last step of the run before
-                self._counted -= self._running[0].clips(None, is_met=self._running[1])
-            self._running, self._reported = (program, is_met), set()
+                self._counted -= self._running.clips()
+            self._running, self._reported = program, set()
         self._reported.add(step)
-        clips = program.clips(step, is_met=is_met) - self._counted + self._eager
-        if not is_met:
-            return None
-        self._counted, self._eager = self._counted + clips - self._eager, 0
-        return clips
+        place = program.clips(step)
+        clips = place - self._counted + self._eager
+        self._counted, self._eager = place, 0
+        return clips if clips >= 0 and program.runs_everything() else None
 
 
 REPORT_CALL = RecordingHook("a clip of a JAX graph", "a call in a graph")
@@ -120,34 +124,14 @@ TRACED = TracedOrder()
 DISPATCHER.on_jax_clips = TRACED.on_clips
 
 
-@contextlib.contextmanager
-def only_if(condition: Any) -> Iterator[None]:
-    """Clips and steps inside have an effect only if the condition is met."""
-    outer = TRACED.condition
-    TRACED.condition = condition if outer is None else jnp.logical_and(outer, condition)
-    try:
-        yield
-    finally:
-        TRACED.condition = outer
-
-
 def report_step(key: object, receive: Callable[..., None], numbers: Sequence[Any]) -> None:
-    """`receive` gets the number of clips since the previous step, and the values of `numbers`.
+    """`receive` gets the number of clips since the previous step, or None, and the values of `numbers`.
 
     key: Identifies the optimizer.
     """
     OBSERVER.wait_with(jax.effects_barrier)
     step = TRACED.on_step(key)
-
-    def report(is_met: Any, *values: Any) -> None:
-        if (clips := TRACED.clips_before(step, is_met=bool(is_met))) is not None:
-            receive(clips, *values)
-
-    jax.debug.callback(REPORT_STEP.guarded(report), _condition(), *numbers)
-
-
-def _condition() -> Any:
-    return True if TRACED.condition is None else TRACED.condition
+    jax.debug.callback(REPORT_STEP.guarded(lambda *values: receive(TRACED.clips_before(step), *values)), *numbers)
 
 
 def report_call(
@@ -164,19 +148,21 @@ def report_call(
     key: Identifies the call. The default is its line.
     """
     OBSERVER.wait_with(jax.effects_barrier)
-    TRACED.on_clips(1, key)
-    place = caller()
+    event, place = TRACED.on_clips(1, key), caller()
+    if event is not None:
+        event.runs = 0
 
-    def receive(is_met: Any, value: Any, *arrays: Any) -> None:
-        if is_met:
-            observed = ObservedTensors.from_arrays(arrays, [len(part) for part in parts], names)
-            OBSERVER.record(describe(value), replace(observed, place=place))
+    def receive(value: Any, *arrays: Any) -> None:
+        if event is not None:
+            event.runs = (event.runs or 0) + 1
+        observed = ObservedTensors.from_arrays(arrays, [len(part) for part in parts], names)
+        OBSERVER.record(describe(value), replace(observed, place=place))
 
     needs = OBSERVER.needs()
     parts = (before, after if needs.results else (), weights if needs.leaves else ())
     arrays = [array for part in parts for array in part]
     receive_call = REPORT_CALL.guarded(receive)
     if isinstance(threshold, jax.Array):
-        jax.debug.callback(receive_call, _condition(), threshold, *arrays)
+        jax.debug.callback(receive_call, threshold, *arrays)
     else:  # a Python number, recorded as it was passed, not rounded to float32
-        jax.debug.callback(lambda is_met, *values: receive_call(is_met, threshold, *values), _condition(), *arrays)
+        jax.debug.callback(partial(receive_call, threshold), *arrays)
