@@ -110,6 +110,23 @@ def test_what_multi_steps_drops_is_not_recorded_and_does_not_end_the_training(tm
     assert len(run.optimizer_steps) == 0
 
 
+@pytest.mark.parametrize("clip_in_graph", [False, True])
+@pytest.mark.parametrize("step_in_graph", [False, True])
+def test_a_clip_and_a_step_may_be_in_two_graphs_or_in_none(
+    tmp_path: Path, clip_in_graph: bool, step_in_graph: bool
+) -> None:
+    weight = jnp.ones(2)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        clip, sgd = optax.clip_by_global_norm(1.0), optax.sgd(0.1)
+        clipped = jax.jit(clip.update) if clip_in_graph else clip.update
+        state = sgd.init(weight)
+        for number in range(3):
+            update = jax.jit(sgd.update) if step_in_graph and number else sgd.update
+            gradient, _ = clipped(weight, clip.init(weight))
+            _, state = update(gradient, state)
+    assert [step.calls for step in runs.read(tmp_path / "run.jsonl").optimizer_steps] == [1, 2, 3]
+
+
 def test_an_optimizer_under_a_condition_has_no_negative_number_of_clips(tmp_path: Path) -> None:
     with unified_clip.record(tmp_path / "run.jsonl"):
         parts = {name: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)) for name in ("actor", "critic")}

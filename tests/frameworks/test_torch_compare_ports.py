@@ -167,6 +167,41 @@ def test_a_clip_by_hand_is_reported(tmp_path: Path) -> None:
     assert {step.changed for step in runs.read(paths[0]).optimizer_steps} == {None}
 
 
+def by_data(parameters: Parameters, step: int) -> None:
+    """`.data` hides the change from PyTorch's version counters."""
+    norm = torch.stack([parameter.grad.norm() for parameter in parameters]).norm()
+    for parameter in parameters:
+        parameter.grad.data.mul_((THRESHOLD / (norm + 1e-6)).clamp(max=1.0))
+
+
+def each_by_data(parameters: Parameters, step: int) -> None:
+    for parameter in parameters:
+        by_data([parameter], step)
+
+
+@pytest.mark.filterwarnings("ignore:.*No clip calls were recorded")
+@pytest.mark.parametrize(("clip", "kinds"), [(by_data, []), (each_by_data, ["per tensor for global"])])
+def test_a_clip_by_hand_is_compared_by_its_numbers(
+    tmp_path: Path, clip: Callable[[Parameters, int], object], kinds: list[str]
+) -> None:
+    comparison = compared(tmp_path, True, clip=clip)
+    assert [each.kind for each in comparison.findings] == kinds
+    assert kinds or comparison.recipes.steps == STEPS
+
+
+@pytest.mark.filterwarnings("ignore:.*No clip calls were recorded")
+def test_a_gradient_of_nan_is_no_change_by_hand(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        for factor in (1.0, float("nan")):
+            optimizer.zero_grad()
+            (factor * model(torch.ones(2))).sum().backward()
+            optimizer.step()
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [(step.changed, len(step.tensors)) for step in steps] == [(0, 2), (0, 2)]
+
+
 def divided(parameters: Parameters, step: int) -> None:
     clip_grad_norm_(parameters, THRESHOLD)
     for parameter in parameters:

@@ -64,6 +64,14 @@ def compare_recipes(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | N
 
     max_ulp: Replaces the limit for rounding.
     """
+    found = _compare(a, b, names, max_ulp)
+    # a threshold that a run multiplies by its loss scale clips as the other run does
+    for _, factor in _common_factors(found.findings, "scale of the clipped gradients"):
+        return _compare(*((a, b.divided(factor)) if factor > 1 else (a.divided(1 / factor), b)), names, max_ulp)
+    return found
+
+
+def _compare(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None) -> Comparison:
     pairs = pair_parameters(a, b, names)
     findings = list(compare_weights(a, b, pairs))
     has_weights = bool(findings)
@@ -103,10 +111,6 @@ def compare_recipes(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | N
             if found:
                 findings += found
                 break
-    # a threshold that a run multiplies by its loss scale clips as the other run does
-    if factor := next((each for _, each in _common_factors(findings, "scale of the clipped gradients")), None):
-        sides = (a, b.divided(factor)) if factor > 1 else (a.divided(1 / factor), b)
-        return compare_recipes(*sides, names, max_ulp)
     are_unknown = {each.kind for each in findings} <= {*UNKNOWN_CHANGE}
     small = FOLLOWS * max((each.effect for each in optimizers.tolerated), default=0.0)
     is_near = max(distances.values(), default=0.0) * UNIT <= small  # a larger difference has another cause

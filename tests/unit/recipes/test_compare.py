@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.simulated_runs import Clip, Optimizer, Training, write_run
+from support.recordings import write_recording
+from support.simulated_runs import Clip, Optimizer, Training, run_lines, write_run
 from support.tiers import sampled
 
 from unified_clip.compare.recordings import RecordingComparison, compare
@@ -370,3 +371,57 @@ def test_a_clip_by_hand_without_recorded_gradients_is_named(tmp_path: Path, is_s
     (finding,) = compared(tmp_path, *((new, old) if is_swapped else (old, new))).findings
     values = ("none", "clip") if is_swapped else ("clip", "none")
     assert (finding.step, finding.kind, finding.old, finding.new) == (1, "clip by hand", *values)
+
+
+def test_a_run_of_half_the_length_does_not_step_less_often(tmp_path: Path) -> None:
+    found = compared(tmp_path, Training(steps=6), Training(steps=3, noise=1e-7))
+    assert [each.kind for each in found.findings] == ["one run is shorter"]
+
+
+def test_a_threshold_times_the_loss_scale_is_compared_to_the_last_step(tmp_path: Path) -> None:
+    old = Training(clip=Clip(threshold=0.25))
+    scaled = Training(clip=Clip(threshold=2.0), loss_scale=8.0, noise=1e-7)
+    same, other = (compared(tmp_path, old, each) for each in (scaled, replace(scaled, other_data_from=4)))
+    assert (list(same.findings), same.recipes.steps) == ([], old.steps)
+    assert [(each.step, each.kind) for each in other.findings] == [(4, "other data or loss")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"rate": 0.01 * 1.0003}, "learning rate"), ({"decay": 0.102}, "weight decay")]
+)
+def test_recorded_settings_are_compared_more_exactly_than_measured_ones(
+    tmp_path: Path, changes: dict[str, float], field: str
+) -> None:
+    adamw = Optimizer("Adam", rate=0.01, decay=0.1, is_decoupled=True)
+    found = compared(tmp_path, Training(optimizer=adamw), Training(optimizer=replace(adamw, **changes)))
+    assert [each.field for each in found.findings] == [field]
+
+
+def test_a_small_effect_of_an_eps_is_tolerated_and_not_blamed_for_other_data(tmp_path: Path) -> None:
+    adam = Training(optimizer=Optimizer("Adam", rate=0.01, eps=1e-8))
+    near = replace(adam, optimizer=replace(adam.optimizer, eps=1e-7))
+    same, other = (compared(tmp_path, adam, each) for each in (near, replace(near, other_data_from=4)))
+    assert (list(same.findings), [each.field for each in same.recipes.tolerated]) == ([], ["eps"])
+    assert [(each.step, each.kind) for each in other.findings] == [(4, "other data or loss")]
+
+
+def _without_gradient_after_first_step(training: Training, name: str) -> Iterator[dict[str, Any]]:
+    """A parameter that only the first batch uses."""
+    for line in run_lines(training):
+        if line["step"] > 1 and name in line.get("parameters", ()):
+            kept = [each for each in line["parameters"] if each != name]
+            is_clip = "rule" in line
+            line["parameters"] = {each: line["parameters"][each] for each in kept} if is_clip else kept
+            line |= {"count": len(kept)} if is_clip else {}
+            line.get("tensors", {}).pop(name, None)
+        yield line
+
+
+def test_a_parameter_without_later_gradients_does_not_end_the_comparison(tmp_path: Path) -> None:
+    trainings = Training(), Training(noise=1e-7), Training(noise=1e-7, other_data_from=3)
+    old, same, other = (
+        write_recording(tmp_path / f"{number}.jsonl", _without_gradient_after_first_step(each, "out.bias"))
+        for number, each in enumerate(trainings)
+    )
+    assert (list(compare(old, same).findings), compare(old, same).recipes.steps) == ([], 7)
+    assert [(each.step, each.kind) for each in compare(old, other).findings] == [(3, "other data or loss")]

@@ -16,8 +16,8 @@ from ..finding import Finding, in_order, value_text
 from ..networks import Network
 from ..pairs import Pair
 from ..run import ParameterStep, Run
-from .rules import DECAY_OF, PLACE_OF_EPS
-from .settings import compare_settings, other_rates, rate_finding, squared_rows
+from .rules import DECAY, DECAY_OF, PLACE_OF_EPS
+from .settings import compare_settings, other_decay, other_rates, rate_finding, squared_rows
 from .updates import RATE, SAME_RATE, Difference, Recipe, Step, closest, differences, effect, recipes
 
 MOST_TENSORS = 48
@@ -113,7 +113,9 @@ def _compare(
         if len(rates) == 2 and (recorded := other_rates(a, b, rates)):
             yield recorded
         own, other = closest(*found)
-        for difference in differences(own, other):
+        differing = differences(own, other)
+        yield from () if any(each.setting == DECAY for each in differing) else other_decay(a, b, left, right)
+        for difference in differing:
             if difference.setting == RATE and len(rates) == 2:
                 continue  # the recorded rates are exact
             if difference.setting == RATE:

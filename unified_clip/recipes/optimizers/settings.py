@@ -8,7 +8,11 @@ from collections.abc import Iterator, Sequence
 from ...recording.recorded_run import OptimizerStep
 from ..finding import Finding, in_order, value_text
 from ..run import Run
-from .updates import RATE
+from .rules import DECAY
+from .updates import RATE, SAME_DECAY
+
+WEIGHT_DECAY = "weight_decay"
+"""The name of the recorded setting."""
 
 EQUAL = 1e-5
 """Recorded settings with a smaller relative difference are equal, because some frameworks store them as float32."""
@@ -124,3 +128,13 @@ def squared_rows(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[
     old, new = in_order("each row", "the sum of the rows", squares[0])
     fix = "In Keras, call tf.convert_to_tensor(gradient) before apply_gradients"
     return Finding(number, "squared rows", "squares of", old, new, sentence, fix)
+
+
+def other_decay(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]) -> Iterator[Finding]:
+    """Compare the recorded weight decays, if the measured ones agree, which are less exact."""
+    old, new = (steps[0].settings.get(WEIGHT_DECAY) if steps else None for steps in (left, right))
+    if not isinstance(old, float) or not isinstance(new, float) or not math.isclose(old, new, rel_tol=SAME_DECAY):
+        return  # recorded in other terms
+    if not _same_setting(old, new):
+        sentence = f"the weight decay of {b.name} is {new:.6g} instead of {old:.6g}"
+        yield Finding(1, "another optimizer", DECAY, old, new, sentence, f"Set it to {old:.6g} in {b.name}")

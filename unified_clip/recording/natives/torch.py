@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -208,7 +209,7 @@ def _tensors_at(optimizer: Any) -> dict[str, Any] | None:
 def _add_raw(tensors: dict[str, Any], raw: dict[str, Any]) -> None:
     """Add the samples of the gradients after the backward pass that differ at the step, also if `.data` hides this."""
     found = {name: row.tolist() for name, row in raw.items() if row is not None}
-    changed = [name for name, row in found.items() if row[:-1] != tensors[name]["sample"]]
+    changed = [n for n, row in found.items() if not np.array_equal(row[:-1], tensors[n]["sample"], equal_nan=True)]
     if changed or WATCHER.changed:
         WATCHER.changed = max(WATCHER.changed or 0, len(changed))
         for name, (*sample, norm) in found.items():

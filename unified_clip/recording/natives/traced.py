@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 try:
     from jax.extend.core import get_opaque_trace_state
@@ -89,6 +90,10 @@ class TracedOrder:
             return None
         return self._add(key or caller(), count)
 
+    def on_eager_step(self) -> None:
+        """Outside of graphs, the order of the lines is that of the code."""
+        self._eager = 0
+
     def on_step(self, key: object) -> TracedEvent:
         event = self._add(key, 0)
         event.runs = 0
@@ -130,6 +135,11 @@ def report_step(key: object, receive: Callable[..., None], numbers: Sequence[Any
     key: Identifies the optimizer.
     """
     OBSERVER.wait_with(jax.effects_barrier)
+    if _trace() == TOP:
+        jax.effects_barrier()  # the clips of earlier graphs come first
+        TRACED.on_eager_step()
+        REPORT_STEP.guarded(partial(receive, None))(*map(np.asarray, numbers))
+        return
     step = TRACED.on_step(key)
     jax.debug.callback(REPORT_STEP.guarded(lambda *values: receive(TRACED.clips_before(step), *values)), *numbers)
 
