@@ -115,6 +115,9 @@ class Training:
     noise: float = 0.0
     """The relative rounding errors of the gradients, as another framework has them."""
 
+    noise_growth: float = 1.0
+    """The factor by which rounding errors grow in each step."""
+
     records_settings: bool = True
     records_tensors: bool = True
     """Whether steps of the optimizer have the gradients and weights, as those of PyTorch and optax have."""
@@ -157,11 +160,11 @@ def _gradients(training: Training, weights: Tensors, step: int) -> Tensors:
         "out.weight": hidden.T @ error,
         "out.bias": error.sum(0),
     }
-    rounding = np.random.default_rng((step, 3))
+    rounding, size = np.random.default_rng((step, 3)), training.noise * training.noise_growth ** (step - 1)
     return {
-        name: (
-            (each + training.regularizer * exact[name]) * (1 + training.noise * rounding.standard_normal(each.shape))
-        ).astype(np.float32)
+        name: ((each + training.regularizer * exact[name]) * (1 + size * rounding.standard_normal(each.shape))).astype(
+            np.float32
+        )
         for name, each in found.items()
     }
 

@@ -14,8 +14,7 @@ from .distances import common_elements, without_noise
 from .factors import UNIT
 from .finding import Finding
 from .gradients import clip_of_updates, compare_gradients
-from .networks import ALL
-from .optimizers.compare import compare_optimizers
+from .optimizers.compare import ComparedOptimizers, compare_optimizers
 from .pairs import Pair, pair_parameters
 from .run import ParameterStep, Run
 from .steps import compare_steps
@@ -28,9 +27,6 @@ MOST_ROUNDING = 0.01
 BEFORE = ("gradients before the step", "step", "number of steps", "order of the networks", "trained parameters")
 """A difference in these fields changes the gradients of its own step."""
 
-
-FOLLOWS = 100.0
-"""A tolerated difference of the updates changes later gradients by at most this multiple of its effect."""
 
 UNKNOWN_CHANGE = ("other data or loss", "other gradients")
 
@@ -66,8 +62,12 @@ def compare_recipes(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | N
     """
     found = _compare(a, b, names, max_ulp)
     # a threshold that a run multiplies by its loss scale clips as the other run does
-    for _, factor in _common_factors(found.findings, "scale of the clipped gradients"):
-        return _compare(*((a, b.divided(factor)) if factor > 1 else (a.divided(1 / factor), b)), names, max_ulp)
+    thresholds = [each for each in found.findings if each.kind == "another threshold"]
+    scales = [each for each in found.findings if each.field == "scale of the clipped gradients"]
+    for threshold in thresholds:
+        if any(_is_one_factor(threshold, scale) for scale in scales):
+            factor = threshold.new / threshold.old  # type: ignore[operator]
+            return _compare(*((a, b.divided(factor)) if factor > 1 else (a.divided(1 / factor), b)), names, max_ulp)
     return found
 
 
@@ -77,45 +77,11 @@ def _compare(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None) ->
     has_weights = bool(findings)
     if of_updates := clip_of_updates(a, b, pairs):
         return Comparison(pairs, [*findings, of_updates], {}, ((), ()), (), ())
-    tied = {each.kind for each in findings} & {"tied weights"}
-    clips = [each for each in compare_clips(a, b, pairs) if not (tied and each.kind == "left out")]
+    clips = compare_clips(a, b, pairs)
     optimizers = compare_optimizers(a, b, pairs)
     findings += [*clips, *compare_steps(a, b, pairs), *optimizers.findings]
-    # after the first difference, the runs train apart
-    # and the step of one network changes the gradients of the next
-    are_several = max(len(run.networks) for run in (a, b)) > 1
-    # without names, the norm before the clip is that of the clipped gradients only
-    are_partial = any(ALL in pair.old for pair in pairs) and any(each.kind == "left out" for each in clips)
-    last = min(
-        (each.step - (each.field in BEFORE or are_partial or (are_several and each.step > 1)) for each in findings),
-        default=_count(a, b, pairs),
-    )
-    distances: dict[int, float] = {}
-    if not has_weights:
-        for number in range(1, min(last, _count(a, b, pairs)) + 1):
-            before = max((each for step, each in distances.items() if step < number), default=0.0)
-            if number > 1:  # a tolerated difference of the updates can change the next gradients by as much
-                before = max([before, *(each.effect / UNIT / GROWTH for each in optimizers.tolerated)])
-            found = list(_other_updates(a, b, pairs, number))
-            if not found:
-                found, distance = compare_gradients(a, b, pairs, number, before, max_ulp)
-                distances |= {} if distance is None else {number: distance}
-            if are_several and any(each.step == number for each in findings):
-                # a difference of one network's step changes the gradients of the next network
-                found = [each for each in found if each.kind not in UNKNOWN_CHANGE]
-                found = found or compare_gradients(a, b, _of_first_network(a, b, pairs), number, before, max_ulp)[0]
-            elif are_several and found and not findings:
-                first = _of_first_network(a, b, pairs)
-                are_alike = not compare_gradients(a, b, first, number, before, max_ulp)[0]
-                found = [*(_other_updates(a, b, first, number + 1) if are_alike else ())] or found
-            if found:
-                findings += found
-                break
-    are_unknown = {each.kind for each in findings} <= {*UNKNOWN_CHANGE}
-    small = FOLLOWS * max((each.effect for each in optimizers.tolerated), default=0.0)
-    is_near = max(distances.values(), default=0.0) * UNIT <= small  # a larger difference has another cause
-    if optimizers.tolerated and findings and are_unknown and is_near and findings[0].step > 1:
-        findings, optimizers = [*optimizers.tolerated], optimizers._replace(tolerated=())
+    others, distances = ([], {}) if has_weights else _compare_gradients(a, b, pairs, findings, optimizers, max_ulp)
+    findings += others
     are_alike = not findings
     findings = _without_consequences(findings)
     findings += _too_far(a, b, distances) if are_alike and max_ulp is None else []
@@ -129,23 +95,65 @@ def _compare(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None) ->
     )
 
 
+def _compare_gradients(
+    a: Run,
+    b: Run,
+    pairs: Sequence[Pair],
+    findings: Sequence[Finding],
+    optimizers: ComparedOptimizers,
+    max_ulp: float | None,
+) -> tuple[list[Finding], dict[int, float]]:
+    """Compare the gradients step by step until they differ. After the first finding, the runs train apart.
+
+    Return the findings, and the distance of the gradients in each step.
+    """
+    are_several = max(len(run.networks) for run in (a, b)) > 1
+    # the step of one network changes the gradients of the next
+    is_before = [each.field in BEFORE or (are_several and each.step > 1) for each in findings]
+    ends = [each.step - early for each, early in zip(findings, is_before, strict=True)]
+    # a tolerated difference of the updates can change the next gradients by as much
+    tolerated = max((each.effect / UNIT / GROWTH for each in optimizers.tolerated), default=0.0)
+    distances: dict[int, float] = {}
+    for number in range(1, min([*ends, _count(a, b, pairs)]) + 1):
+        before = max([tolerated if number > 1 else 0.0, *distances.values()])
+        found = list(_other_updates(a, b, pairs, number))
+        if not found:
+            found, distance = compare_gradients(a, b, pairs, number, before, max_ulp)
+            distances |= {} if distance is None else {number: distance}
+        if are_several:
+            found = _of_several_networks(a, b, pairs, number, before, max_ulp, findings, found)
+        if found:
+            return found, distances
+    return [], distances
+
+
+def _of_several_networks(
+    a: Run,
+    b: Run,
+    pairs: Sequence[Pair],
+    number: int,
+    before: float,
+    max_ulp: float | None,
+    findings: Sequence[Finding],
+    found: list[Finding],
+) -> list[Finding]:
+    """A difference of one network's step also changes the gradients of the next network in the same step."""
+    first = _of_first_network(a, b, pairs)
+    if any(each.step == number for each in findings):
+        found = [each for each in found if each.kind not in UNKNOWN_CHANGE]
+        return found or compare_gradients(a, b, first, number, before, max_ulp)[0]
+    if found and not findings and not compare_gradients(a, b, first, number, before, max_ulp)[0]:
+        return [*_other_updates(a, b, first, number + 1)] or found
+    return found
+
+
 def _without_consequences(findings: Sequence[Finding]) -> list[Finding]:
     kinds = {each.kind for each in findings}
     if "clipping before unscaling" in kinds:  # the code that unscales is what changes the clipped gradients
         findings = [each for each in findings if each.kind != "the clip does not reach the step"]
     if any(each.field == "number of steps" for each in findings):
         findings = [each for each in findings if each.field not in ("clips of a step", "gradients before the step")]
-    # gradients and threshold have the same factor
-    follow = [threshold for threshold, _ in _common_factors(findings, "scale of the gradients")]
-    return [each for each in findings if each not in follow]
-
-
-def _common_factors(findings: Sequence[Finding], field: str) -> Iterator[tuple[Finding, float]]:
-    """Yield the thresholds that differ by the same factor as the gradients, and the factor."""
-    for threshold in findings:
-        for scale in findings:
-            if threshold.kind == "another threshold" and scale.field == field and _is_one_factor(threshold, scale):
-                yield threshold, threshold.new / threshold.old  # type: ignore[operator]
+    return list(findings)
 
 
 def _of_first_network(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Pair]:

@@ -405,6 +405,12 @@ def test_a_small_effect_of_an_eps_is_tolerated_and_not_blamed_for_other_data(tmp
     assert [(each.step, each.kind) for each in other.findings] == [(4, "other data or loss")]
 
 
+def test_rounding_that_has_grown_too_far_to_exclude_a_mistake_is_said(tmp_path: Path) -> None:
+    near, far = (Training(noise=2e-7, noise_growth=growth) for growth in (2.0, 8.0))
+    kinds = [[each.kind for each in compared(tmp_path, Training(), each).findings] for each in (near, far)]
+    assert kinds == [[], ["rounding that has grown"]]
+
+
 def _without_gradient_after_first_step(training: Training, name: str) -> Iterator[dict[str, Any]]:
     """A parameter that only the first batch uses."""
     for line in run_lines(training):
