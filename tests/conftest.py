@@ -131,7 +131,7 @@ def quick_pytorch_workers(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_warning_is_only_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a test, a warning of a recording is an error. In a program, it is printed if warnings are errors."""
-    from unified_clip import _guard as guard
+    from unified_clip.recorder import guard
 
     def fail(message: str, error: Exception) -> None:
         raise error

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unified_clip._kit import plain_json
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite.schema import TOLERANCE
 from unified_clip.port import catalog
 from unified_clip.port.report import differences
+from unified_clip.recorder.lines import plain_json
 
 SIZED = ("value", "touched")
 """The kinds of differences in numbers. Ports do not depend on differences in errors, warnings and shapes."""
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     largest = merged(
         [entry(known) for known in entries.read(options.known) if known.framework in ported and not known.parts[0]]
     )
-    data = {"rounding": TOLERANCE, "known": [plain_json.plain(difference) for difference in largest]}
+    data = {"rounding": TOLERANCE, "known": [plain_json(difference) for difference in largest]}
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if not options.check:
         options.file.write_text(text, encoding="utf-8")

@@ -6,7 +6,7 @@ import importlib
 import sys
 from functools import partial
 
-from ._guard import Hook
+from .recorder.guard import Hook
 
 COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
 

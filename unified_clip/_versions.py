@@ -9,9 +9,9 @@ from importlib.util import find_spec
 
 import unified_clip
 
-from . import _backends
 from ._compute import cuda
 from ._native import KERNELS
+from .recorder import OLDEST, is_too_old
 
 PACKAGES = {
     "torch": ("torch",),
@@ -40,8 +40,6 @@ def _version(framework: str) -> str:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-        is_old = framework in _backends.OLDEST and _backends.is_too_old(framework, version)
-        return (
-            f"{version} (older than {_backends.OLDEST[framework]}, the oldest supported release)" if is_old else version
-        )
+        is_old = framework in OLDEST and is_too_old(framework, version)
+        return f"{version} (older than {OLDEST[framework]}, the oldest supported release)" if is_old else version
     return "installed, in an unknown version"

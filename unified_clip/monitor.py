@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ._guard import Hook
 from .errors import NothingClippedError
+from .recorder.guard import Hook
 
 __all__ = ["Clipped", "Monitor", "metrics"]
 

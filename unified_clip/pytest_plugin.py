@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ._guard import Hook
+from .recorder.guard import Hook
 
 FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: all installed frameworks)"
 INTERPRETERS = "a Python interpreter to use for a framework instead of pytest's. Example: paddle=PATH"

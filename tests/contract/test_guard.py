@@ -19,8 +19,8 @@ from support.processes.warm import SAFE_PATH
 from support.tiers import where
 
 import unified_clip
-from unified_clip import _guard as guard
-from unified_clip._guard import REGISTRY, Call, Hook
+from unified_clip.recorder import guard
+from unified_clip.recorder.guard import REGISTRY, Call, Hook
 
 COMMAND = [sys.executable, *SAFE_PATH, "-m", "unified_clip", "record"]
 PRINT_INSTEAD = guard.print_instead
@@ -110,7 +110,7 @@ sys.path.insert(0, {str(SUPPORT.parents[1])!r})
 import unified_clip
 from support.observed_training import bits
 from support.tiers import where
-from unified_clip._guard import REGISTRY, Hook
+from unified_clip.recorder.guard import REGISTRY, Hook
 names, run = set(), Hook.run
 Hook.run = lambda hook, *args, **kwargs: [names.add(hook.name), run(hook, *args, **kwargs)][1]
 with unified_clip.record({str(tmp_path / "run.jsonl")!r}, norms=True):

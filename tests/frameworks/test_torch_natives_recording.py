@@ -22,9 +22,9 @@ import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
 from unified_clip.compare.losses import logged_numbers
+from unified_clip.recorder.pytorch_names import MOST_SEARCHES
+from unified_clip.recorder.steps import MOST_LOSSES
 from unified_clip.recording import runs
-from unified_clip.recording.natives.optimizer_steps import MOST_LOSSES
-from unified_clip.recording.natives.torch_parameters import MOST_SEARCHES
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]
 """The list keeps the original function, because a recording does not replace functions in lists."""

@@ -16,7 +16,7 @@ PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
-    "_kit", "errors", "_guard", "_command", "_core", "_native", "_compute", "_distributed", "_api", "_backends",
+    "recorder", "_kit", "errors", "_command", "_core", "_native", "_compute", "_distributed", "_api", "_backends",
     "_dispatch", "adaptive", "namespaces", "_compilers", "_page", "tensors", "causes", "recording", "recipes",
     "compare", "suggest",
     "ownership", "source", "facts", "config", "package", "monitor", "integrations", "parity", "verify", "port", "check",
@@ -35,7 +35,7 @@ def layer(module: str) -> str:
 
 SMALL = (
     "_api", "_backends", "adaptive", "_compute", "_core", "_distributed", "causes", "check", "compare", "config",
-    "facts",    "parity", "port", "recipes", "recording", "source", "tensors", "verify",
+    "facts",    "parity", "port", "recipes", "recorder", "recording", "source", "tensors", "verify",
 )  # fmt: skip
 """Packages whose modules are short and whose folders are small."""
 

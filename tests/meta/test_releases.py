@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import unified_clip
-from unified_clip._backends import OLDEST
+from unified_clip.recorder import OLDEST
 
 PACKAGE = Path(unified_clip.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*releases.py"))

@@ -121,7 +121,7 @@ def bits(framework: str) -> list[bytes]:
 
 def main(framework: str, broken: str) -> None:
     """Train in a process, while the hook `broken` fails. Exit with `STATUS`."""
-    from unified_clip import _guard as guard
+    from unified_clip.recorder import guard
 
     run = guard.Hook.run
 

@@ -262,7 +262,8 @@ def test_every_exception_has_a_code_or_is_listed_as_internal() -> None:
 
 NOTES = {
     "_kit/display.py": "complain and print_error",
-    "_guard.py": "a warning in a program that turns warnings into errors",
+    "recorder/guard.py": "a warning in a program that turns warnings into errors",
+    "recorder/process.py": "a warning, if the recorder runs alone",
     "_command/__init__.py": "interrupted",
     "_command/parser.py": "the usage line above an error",
     "check/cli.py": "interrupted; the headline, if the result goes to a file",

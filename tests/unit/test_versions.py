@@ -15,7 +15,7 @@ from support.tiers import FULL_TIER
 
 import unified_clip
 from unified_clip import _backends, _versions
-from unified_clip._backends import OLDEST
+from unified_clip.recorder import OLDEST
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-P", "-m", "unified_clip", "--version"]
@@ -88,6 +88,6 @@ def test_only_an_old_release_warns_and_the_warning_names_both(version: str, is_o
 
 
 def test_an_old_release_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_backends, "OLDEST", OLDEST | {"numpy": "999"})
+    monkeypatch.setitem(OLDEST, "numpy", "999")
     (line,) = (each for each in _versions.lines() if each.startswith("numpy"))
     assert line.endswith("(older than 999, the oldest supported release)")

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 
-from .. import _guard as guard
 from ..errors import ClipWarning
-
-OLDEST = {"torch": "2.4", "tensorflow": "2.15", "paddle": "2.6", "jax": "0.5.3", "mlx": "0.32.4", "numpy": "1.26"}
-"""The oldest release of each framework that the tests have run with. `pyproject.toml` has the same releases."""
-
-
-def is_too_old(framework: str, version: str) -> bool:
-    """Return False for a version such as 0.0.0, which some builds from source have."""
-    installed, oldest = (tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (version, OLDEST[framework]))
-    return any(installed) and installed < oldest
+from ..recorder import OLDEST, guard, is_too_old
 
 
 def check_release(framework: str, version: str) -> None:

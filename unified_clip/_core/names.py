@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
+
+from ..recorder.lines import canonical, unique_names
 
 Namer = Callable[[Any], str | None]
 """Takes a `Leaf`."""
@@ -15,31 +16,9 @@ Namer = Callable[[Any], str | None]
 FINDERS: list[Callable[[Any], str | None]] = []
 """Functions that return the name of a parameter. A recording adds them."""
 
-WRAPPER = re.compile(r"^((module|_orig_mod|_forward_module)\.)+|(?<=\.)(_orig_mod|_forward_module)\.")
-"""The prefixes that DistributedDataParallel, `torch.compile` and Fabric add. A layer of the user can also have the name
-`module`, but not at the start of all names."""
-
 
 def join(path: str | None, key: Any) -> str:
     return str(key) if path is None else f"{path}.{key}"
-
-
-def canonical(name: str) -> str:
-    """Return the name that all frameworks share: `dense/kernel:0` becomes `dense.kernel`."""
-    return WRAPPER.sub("", name).replace("/", ".").removesuffix(":0")
-
-
-def unique_name(name: str, taken: Container[str]) -> str:
-    if name not in taken:
-        return name
-    return next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
-
-
-def unique_names(names: Iterable[str]) -> list[str]:
-    taken: dict[str, None] = {}
-    for name in names:
-        taken[unique_name(name, taken)] = None
-    return list(taken)
 
 
 def without_indices(names: Iterable[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .names import canonical
+from ..recorder.lines import canonical
 
 Tensor = Any
 """A dense tensor of a framework."""

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
-from . import plain_json
+from ..recorder.lines import plain_json
 
 Real = Annotated[
     float,
     BeforeValidator(lambda value: float(value) if value in ("inf", "-inf", "nan") else value),
-    PlainSerializer(plain_json.plain, return_type=float | str, when_used="json"),  # pydantic 2.10 cannot infer the type
+    PlainSerializer(plain_json, return_type=float | str, when_used="json"),  # pydantic 2.10 cannot infer the type
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}),
 ]
 """A number. NaN and infinities are strings in JSON."""

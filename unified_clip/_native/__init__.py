@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
-from .. import _guard
+from ..recorder import guard as _guard
 
 PACKAGE_PARENT = Path(__file__).parents[2]
 

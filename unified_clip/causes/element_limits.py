@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from ..recorder.clips import coefficient, combined_norm
 from .cause import Cause
 from .observation import CLEAR_FACTOR, Observation
-from .scaling import Scaling, coefficient, combined_norm, tolerance_of
+from .scaling import Scaling, tolerance_of
 from .sums import rounding_noise
 
 Order = Literal[

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
+from ..recorder.clips import coefficient, combined_norm
 from ..tensors.arithmetic import nearest_float
 from ..tensors.norms import exact_norm, norm_dtype
 from ..tensors.types import Dense, Gradient, densify
 from .cause import Cause, CauseKind, names_text
-from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
+from .scaling import CLOSE, EXACT, Scaling, scaling
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
 

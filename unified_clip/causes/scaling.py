@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,34 +18,6 @@ CLOSE = 2.0**-20
 
 TWICE_ROUNDED = 2.0**-23
 """The allowed relative error of a product that is rounded to float32, and then to 16 bits."""
-
-
-def combined_norm(norms: Sequence[float], p: float) -> float:
-    greatest = max(norms, default=0.0)
-    if any(map(math.isnan, norms)):
-        return math.nan
-    if not p > 0:  # a framework's own function may accept such a p
-        return math.nan
-    if p == 2:
-        return math.hypot(*norms)
-    if p == math.inf or not 0 < greatest < math.inf:
-        return greatest
-    try:
-        return float(greatest * math.fsum((n / greatest) ** p for n in norms) ** (1 / p))
-    except OverflowError:
-        return math.inf
-
-
-def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
-    """Return min(1, threshold / (n + eps))."""
-    if threshold == math.inf:
-        return 1.0
-    if n == threshold == 0:
-        return 0.0
-    if math.isnan(threshold) or math.isnan(n) or (n == math.inf and infinite_norm_gives_nan):
-        return math.nan
-    total = n + eps
-    return 1.0 if total <= threshold else threshold / total if total else math.nan
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:

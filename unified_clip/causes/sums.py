@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
+from ..recorder.clips import combined_norm
 from ..tensors.arithmetic import FORMATS, Float64s, nearest_float, rounded
 from .cause import Cause
 from .observation import Hypothesis, Observation
-from .scaling import combined_norm
 
 IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient in float32."""

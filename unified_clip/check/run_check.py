@@ -17,7 +17,8 @@ from ..config.schedules import threshold_at
 from ..config.schema import Clipping, is_off
 from ..config.selection import ParameterSelection
 from ..errors import ClipWarning
-from ..recording.lines import NOT_RECORDED, without_calls
+from ..recorder.hooks import NOT_RECORDED
+from ..recording.lines import without_calls
 from ..recording.recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from .clip_use import shown
 from .model import CheckReport, Clip, Counts, Difference, Finding, Kind, Result

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from .._core.names import canonical, without_indices
+from .._core.names import without_indices
 from .._kit import atomic_files
 from .._kit.atomic_files import FileError
 from .._kit.parse import tomllib
+from ..recorder.lines import canonical
 from ..recording.recorded_run import RecordedRun
 from ..recording.runs import RunError
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from .._api.groups import Outcome
 from .._core.exact import FORMATS, nearest
-from .._core.names import unique_names
 from .._core.path import Path
 from .._core.rule import AdaptiveThreshold, ClipRule, OwnThresholds, StepThreshold
 from .._core.types import Scalar, Tensor
+from ..recorder.lines import unique_names
 from .schema import Settings
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from .._core import validation
 from .._core.collect import wants_clipping
 from .._core.gradients import GradientList
-from .._core.names import canonical, make_namer, matcher, names_in
+from .._core.names import make_namer, matcher, names_in
 from .._core.types import Leaf
+from ..recorder.lines import canonical
 from .schema import Settings
 
 

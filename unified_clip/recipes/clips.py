@@ -10,7 +10,7 @@ import numpy as np
 
 from .._kit.display import enumeration
 from ..causes.cause import CauseKind, names_text
-from ..causes.scaling import coefficient
+from ..recorder.clips import coefficient
 from ..recording.rounding import same, single
 from .by_hand import OWN_CODE
 from .finding import Finding, in_order, value_text

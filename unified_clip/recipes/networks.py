@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._core.names import unique_name
+from ..recorder.lines import unique_name
 from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
 
 PARALLEL = 1e-4

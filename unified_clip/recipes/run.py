@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..causes.scaling import combined_norm
+from ..recorder.clips import combined_norm
 from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall, RecordedRun, RecordedTable
 from ..recording.rounding import PRODUCT, ROUNDING
 from ..tensors.arithmetic import Float64s

@@ -29,7 +29,7 @@ def compare_weights(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
         names = names_text([pair.name for pair in reshaped])
         sentence = f"the shapes of the weights {names} are transposed, but not the order of their elements"
         hint = kernel_hint([a.first(pair.old[0]).shape or () for pair in reshaped])
-        fix = f"Transpose them, do not reshape them. {hint}".rstrip()
+        fix = f"Transpose them, do not reshape them. {hint}".rstrip(". ")
         yield Finding(1, "untransposed weight", "order of the elements", "", "", sentence, fix)
     yield from _tied(a, b, pairs)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from .._core.backend import Backend
 from .._core.exact import nearest
-from .._core.names import ByParameter, Namer, unique_name
+from .._core.names import ByParameter, Namer
 from .._core.observer import Clip
 from .._core.path import Path
 from .._core.types import Deferred, Scalar
 from .._core.validation import COMPLEX, FLOATING
+from ..recorder.lines import unique_name
 
 
 def _shape_of(gradients: Any, index: int) -> list[int | None]:
@@ -167,7 +168,7 @@ class ClipEvent:
         self, path: Path, backend: Backend, tensors: Mapping[str, Any], fields: Mapping[str, dict[str, Any]], key: str
     ) -> None:
         # this imports NumPy, which `import unified_clip` does not need
-        from ..tensors.samples import positions
+        from ..recorder.samples import positions
         from ..tensors.types import Dense
 
         for name, tensor in tensors.items():

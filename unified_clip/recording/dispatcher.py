@@ -7,13 +7,14 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
 from .._core import observer
 from .._core.observer import Clip
-from .._guard import Call, Hook
-from .natives.hooks import HOOKS, RecordingHook
+from ..recorder.guard import Call, Hook
+from ..recorder.hooks import HOOKS, OUTPUT, RecordingHook
 
 Recording = Any
 """`recorder.Recording`. This module cannot import `recorder`, which imports this module."""
@@ -33,7 +34,7 @@ class RunningCall:
         for recorder in self.recorders:
             recorder.on_clip(clip)
         only_measures = type(clip.threshold) is float and clip.threshold == math.inf
-        if DISPATCHER.natives and DISPATCHER.on_clipped and not only_measures:  # building the leaves takes time
+        if DISPATCHER.natives and OUTPUT.on_clipped and not only_measures:  # building the leaves takes time
             self.parameters += [clip.gradients.leaves[index].parameter for index in clip.group]
         return True
 
@@ -44,12 +45,8 @@ class Dispatcher:
         self._changing = threading.Lock()
         self._thread = threading.local()
         self.norms = False
-        self.recorded_calls = 0
         self.natives: tuple[Recording, ...] = ()
         self.on_jax_clips: Callable[[int], object] = lambda count: None
-        self.on_clipped: list[Callable[[str, Sequence[Any]], None]] = []
-        """Functions of the name of a call and the parameters whose gradients it has clipped. A parameter is None if the
-        call got only its gradient."""
 
     def add(self, recording: Recording) -> None:
         self._change(lambda recordings: (*recordings, recording))
@@ -61,7 +58,8 @@ class Dispatcher:
         with self._changing:
             self._recordings = change(self._recordings)
             self.norms = any(recording.norms for recording in self._recordings)
-            self.natives = tuple(recording for recording in self._recordings if recording.natives)
+            OUTPUT.recordings = self.natives = tuple(each for each in self._recordings if each.natives)
+            OUTPUT.norms = self.norms
             observer.active = self if self._recordings else None
             HOOKS.switch(bool(self.natives))
 
@@ -89,13 +87,9 @@ class Dispatcher:
             self._thread.call = None
             if self.natives and call.recorders and called.error is None:
                 self.on_jax_clips(call.recorders[0].count_lines("jax"))
-                self.report_clipped(name, call.parameters)
+                OUTPUT.report_clipped(name, call.parameters)
             for recorder in call.recorders:
                 recorder.end(seconds, called.error)
-
-    def report_clipped(self, call: str, parameters: Sequence[Any]) -> None:
-        for report in self.on_clipped:
-            report(call, parameters)
 
     def on_clip(self, clip: Clip) -> None:
         call = self.running
@@ -141,6 +135,22 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 
 DISPATCHER = Dispatcher()
 HOOKS.on_failure, HOOKS.needs_all_calls = DISPATCHER.on_failure, DISPATCHER.needs_all_calls
+
+
+def _installer(module: str, function: str = "install") -> Callable[[], object]:
+    return lambda: getattr(import_module(f"unified_clip.recording.natives.{module}"), function)()
+
+
+INSTALLERS = {
+    "torch": _installer("torch"),
+    "tensorflow": _installer("tensorflow"),
+    "keras": _installer("keras"),
+    "paddle": _installer("paddle"),
+    "unified_clip.paddle": _installer("paddle", "install_unified_clip"),
+    "optax": _installer("optax"),
+}
+"""{module with clip functions: function that adds the hooks}."""
+HOOKS.installers = INSTALLERS
 
 
 def log(**numbers: float) -> None:

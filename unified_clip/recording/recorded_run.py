@@ -10,12 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from typing_extensions import Self
 
 from .._kit.report_model import Real
-
-SETTINGS = (
-    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "centered", "eps", "eps_in_sqrt",
-    "amsgrad", "maximize", "initial_accumulator_value",
-)  # fmt: skip
-"""The recorded settings of optimizers."""
+from ..recorder.steps import SETTINGS
 
 Number = TypeVar("Number", float, float | None)
 

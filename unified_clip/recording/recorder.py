@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,14 +12,15 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import _guard as guard
 from .._core import validation
 from .._core.names import ByParameter, make_namer
 from .._kit import safetensors_files
+from ..recorder import guard
+from ..recorder.hooks import OUTPUT, RecordingHook
+from ..recorder.lines import caller, header, write_line
 from .clip_event import CallRecorder, ClipEvent, merge_groups
 from .dispatcher import DISPATCHER
-from .lines import NO_CALLS, NOT_REPORTED, caller, header, write_line
-from .natives.hooks import RecordingHook
+from .lines import NO_CALLS, NOT_REPORTED
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -174,7 +176,9 @@ class Recording:
     def _open(self, path: Path, more: dict[str, Any]) -> FileIO:
         file = path.open("wb" if self._force else "xb", buffering=0)
         try:
-            write_line(file, {**header(norms=self.norms, gradients_every=self.gradients_every), **more})
+            version = sys.modules["unified_clip"].__version__
+            first = header(version, norms=self.norms, gradients_every=self.gradients_every)
+            write_line(file, {**first, **more})
         except OSError:
             file.close()
             path.unlink()
@@ -225,7 +229,7 @@ class Recording:
 
     def begin(self, call: str, place: str | None = None) -> CallRecorder:
         """place: The line of the user's code that built the graph, if the call is in a graph."""
-        DISPATCHER.recorded_calls += 1
+        OUTPUT.recorded_calls += 1
         return CallRecorder(self, call, place or caller())
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:

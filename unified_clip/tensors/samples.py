@@ -1,8 +1,7 @@
-"""Choose some elements of a tensor, so that samples of a tensor and of its transpose have common elements."""
+"""Compare samples of tensors, which `recorder.samples` chooses."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -11,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core.validation import COMPLEX
+from ..recorder.samples import axis_orders, parts, positions
 from .arithmetic import Float64s
 from .types import Dense
-
-ELEMENTS, FLAT = 32, 8
-"""The number of elements that are spread over the axes, and over the flattened tensor."""
 
 SAME = 1e-5
 """Equal samples of weights differ by at most this fraction of their largest element."""
@@ -24,7 +21,6 @@ SLICE = 1 << 20
 """A whole embedding in float64 would need too much memory, so at most SLICE elements are converted at a time."""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
-Positions = npt.NDArray[np.int64]
 
 
 class Sample(NamedTuple):
@@ -35,7 +31,7 @@ class Sample(NamedTuple):
 
     def parts(self) -> list[Float64s]:
         """Return the elements of the flattened tensor, those in the order of the axes, and in each other order."""
-        ends = np.cumsum([len(each) for each in _parts(tuple(self.shape))])
+        ends = np.cumsum([len(each) for each in parts(tuple(self.shape))])
         return np.split(self.elements, ends[:-1])
 
     def common_parts(self, other: Sample) -> list[tuple[int, int]]:
@@ -54,53 +50,6 @@ class Sample(NamedTuple):
 
     def is_square(self) -> bool:
         return len(self.shape) == 2 and self.shape[0] == self.shape[1] > 1
-
-
-def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the orders of axes in which frameworks store a weight, without axes of length 1. The first is that of
-    `shape`.
-
-    A convolution kernel has the axes (output, input, height, width) in PyTorch and Paddle, and (height, width, input,
-    output) in Keras, TensorFlow and JAX.
-    """
-    last = len(shape) - 1
-    orders = [tuple(range(len(shape)))]
-    if last > 0:
-        orders.append((last, last - 1, *range(last - 1)))
-    if last == 2:
-        orders.append((0, 2, 1))  # a batch of matrices, such as those of experts
-    kept = [axis for axis, length in enumerate(shape) if length != 1]
-    return list(dict.fromkeys(tuple(kept.index(axis) for axis in order if axis in kept) for order in orders))
-
-
-@functools.lru_cache(maxsize=4096)
-def positions(shape: tuple[int, ...]) -> Positions:
-    """Return the positions of the sample in the flattened tensor. Positions can repeat in a small tensor."""
-    return np.concatenate(_parts(shape))
-
-
-def _parts(shape: tuple[int, ...]) -> list[Positions]:
-    lengths, size = [length for length in shape if length != 1], math.prod(shape)
-    if not size:
-        return [np.zeros(0, np.int64)]
-    orders = axis_orders(shape)
-    count = min(ELEMENTS // len(orders), size)
-    parts = [np.arange(min(FLAT, size)) * size // min(FLAT, size)]
-    for order in orders:
-        spread = dict(zip(order, _spread([lengths[axis] for axis in order], count), strict=True))
-        indices = [spread[axis] for axis in range(len(lengths))]
-        parts.append(np.ravel_multi_index(indices, lengths) if lengths else np.zeros(1, np.int64))
-    return parts
-
-
-def _spread(lengths: Sequence[int], count: int) -> list[Positions]:
-    """Return indices for each axis, by the additive recurrence of the root of x^(d + 1) = x + 1, which fills d axes
-    evenly."""
-    root = 2.0
-    for _ in range(50):
-        root = (1 + root) ** (1 / (len(lengths) + 1))
-    steps = np.arange(1, count + 1)
-    return [((0.5 + steps / root**axis) % 1 * length).astype(np.int64) for axis, length in enumerate(lengths, start=1)]
 
 
 def sample_of(array: npt.NDArray[Any]) -> Sample:

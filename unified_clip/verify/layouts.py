@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..compare.parameter_names import Names
+from ..recorder.samples import axis_orders
 from ..tensors.arithmetic import Float64s
-from ..tensors.samples import axis_orders
 
 Values = Mapping[str, Float64s]
 

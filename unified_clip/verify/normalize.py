@@ -12,8 +12,9 @@ import numpy as np
 
 from ..recipes.optimizers.updates import Step
 from ..recipes.run import Run
+from ..recorder.clips import NativeCall
 from ..recording import runs
-from ..recording.natives.native_call import NativeCall, ObservedTensors, line_fields
+from ..recording.natives.native_call import ObservedTensors, line_fields
 from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
 from ..tensors.arithmetic import Float64s
 from ..tensors.samples import Sample, order_of, sample_of

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .._kit import plain_json
 from .._kit.display import cell
 from ..compare.report import model
 from ..compare.report.sentences import explain, logged_sentences
+from ..recorder.lines import plain_json
 from ..recording.rounding import ROUNDING
 from ..tensors.types import Stage
 from .compare import Verification
@@ -215,7 +215,7 @@ def as_data(result: Verification) -> dict[str, Any]:
         "findings": [model.reported(each).as_json() for each in result.findings],
         "calls": [sum(each.values()) for each in result.calls],
     }
-    return plain_json.plain(data)  # type: ignore[no-any-return]
+    return plain_json(data)  # type: ignore[no-any-return]
 
 
 def _step_data(row: StepComparison, max_ulp: float) -> dict[str, Any]:

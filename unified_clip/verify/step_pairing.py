@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..compare.parameter_names import Names
+from ..recorder.samples import axis_orders
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
-from ..tensors.samples import axis_orders
 from .cause_limits import RELATIVE_TOLERANCE, STORAGE_ULPS
 from .launch.outputs import ScriptRun
 from .layouts import Values, closest_axes, match_layout, order_of_axes

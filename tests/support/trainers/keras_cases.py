@@ -33,8 +33,8 @@ from support.kits import Kit
 import unified_clip
 from unified_clip import ClipConfig, ClipWarning, NonFiniteNormError
 from unified_clip.integrations import keras_optimizers
+from unified_clip.recorder.steps import LOSSES
 from unified_clip.recording import runs
-from unified_clip.recording.natives.optimizer_steps import LOSSES
 
 BACKEND = keras.backend.backend()
 Apply = Callable[[dict[str, np.ndarray]], None]

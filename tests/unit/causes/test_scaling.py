@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.parity.cases import dense
 
-from unified_clip.causes.scaling import EXACT, Scaling, coefficient, coefficient_bounds, combined_norm, scaling
+from unified_clip.causes.scaling import EXACT, Scaling, coefficient_bounds, scaling
 from unified_clip.parity.judge import oracle
+from unified_clip.recorder.clips import coefficient, combined_norm
 
 INF, NAN = math.inf, math.nan
 

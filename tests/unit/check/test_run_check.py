@@ -11,8 +11,8 @@ from support.recordings import clip_line, write_recording
 from unified_clip import ClipConfig
 from unified_clip.check import run_check
 from unified_clip.check.model import CheckReport
+from unified_clip.recorder.hooks import NOT_RECORDED
 from unified_clip.recording import runs
-from unified_clip.recording.lines import NOT_RECORDED
 
 STEP: dict[str, Any] = {"step": 1, "optimizer": "torch.optim.SGD", "settings": {"lr": 0.1}, "place": "a.py:1"}
 LOST = {"step": 1, "warning": f"a call of torch.nn.utils.clip_grad_norm_ {NOT_RECORDED}: ValueError"}

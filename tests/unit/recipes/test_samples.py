@@ -7,17 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from unified_clip.recorder.samples import ELEMENTS, FLAT, positions
 from unified_clip.tensors import samples as module
-from unified_clip.tensors.samples import (
-    ELEMENTS,
-    FLAT,
-    aligned,
-    have_same_elements,
-    order_of,
-    positions,
-    sample_of,
-    sums_of,
-)
+from unified_clip.tensors.samples import aligned, have_same_elements, order_of, sample_of, sums_of
 
 SHAPES = [(), (5,), (0,), (1, 1), (3, 7), (0, 4), (300, 40), (6, 4, 3), (8, 3, 5, 2), (1, 4, 2, 3), (4, 2, 2, 3, 3)]
 

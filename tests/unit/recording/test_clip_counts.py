@@ -9,8 +9,8 @@ from weakref import ref
 
 import pytest
 
-from unified_clip.recording.dispatcher import DISPATCHER
-from unified_clip.recording.natives.optimizer_steps import ClipCounts
+from unified_clip.recorder.hooks import OUTPUT
+from unified_clip.recorder.steps import ClipCounts
 
 CLIPPED = {"gradients": 1, "clip_counts": {1: 1}}
 UNCLIPPED = {"gradients": 1, "clip_counts": {0: 1}, "unclipped": ["p0"]}
@@ -24,7 +24,7 @@ class Parameter:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> ClipCounts:
-    monkeypatch.setattr(DISPATCHER, "recorded_calls", 1)  # if it is 0, nobody needs names
+    monkeypatch.setattr(OUTPUT, "recorded_calls", 1)  # if it is 0, nobody needs names
     return ClipCounts(lambda each: each.state, lambda each: isinstance(each, Parameter), lambda each: not each.state)
 
 

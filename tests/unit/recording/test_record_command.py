@@ -21,12 +21,12 @@ import unified_clip.numpy as uc
 from unified_clip import ClipWarning, cli, suggest_threshold
 from unified_clip._core import validation
 from unified_clip.compare.recordings import compare
+from unified_clip.recorder.hooks import HOOKS, RecordingHook
+from unified_clip.recorder.startup.sitecustomize import MODULES
 from unified_clip.recording import runs
 from unified_clip.recording.dispatcher import DISPATCHER
 from unified_clip.recording.launch.merge import merge
 from unified_clip.recording.launch.process import ProcessRecording
-from unified_clip.recording.natives.hooks import WATCHED, RecordingHook
-from unified_clip.recording.startup.sitecustomize import MODULES
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
 
@@ -43,8 +43,8 @@ TRAIN = """
 
 def test_the_recording_starts_with_every_library_that_has_hooks() -> None:
     without_functions = {"jax"}  # its clipping functions are optax's
-    assert set(MODULES) == {name.partition(".")[0] for name in WATCHED} | without_functions
-    assert not without_functions & set(WATCHED)
+    assert set(MODULES) == {name.partition(".")[0] for name in HOOKS.installers} | without_functions
+    assert not without_functions & set(HOOKS.installers)
 
 
 @pytest.fixture

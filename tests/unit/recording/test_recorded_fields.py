@@ -11,6 +11,7 @@ import pytest
 from support.recordings import HEADER, SHAPES, clip_line, complete, per_tensor_line, write_recording
 
 from unified_clip.compare.recordings import compare
+from unified_clip.recorder.samples import positions
 from unified_clip.recording import recorded_run, runs
 from unified_clip.recording.lines import READABLE
 from unified_clip.recording.recorded_run import (
@@ -22,7 +23,6 @@ from unified_clip.recording.recorded_run import (
     RecordedTable,
     RecordedWarning,
 )
-from unified_clip.tensors.samples import positions
 
 SETTINGS = {
     "lr": 0.1, "momentum": 0.9, "dampening": 0.1, "nesterov": True, "weight_decay": 0.01, "betas": [0.9, 0.99],

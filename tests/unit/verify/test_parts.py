@@ -12,8 +12,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from unified_clip.recorder.clips import NativeCall
 from unified_clip.recording.clip_event import merge_groups
-from unified_clip.recording.natives.native_call import NativeCall, ObservedTensors, coefficient, line_fields
+from unified_clip.recording.natives.native_call import ObservedTensors, coefficient, line_fields
 from unified_clip.recording.recorded_run import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
 from unified_clip.verify import name_gradients, normalize, rejections, report, step_pairing

@@ -17,9 +17,9 @@ import pytest
 from support.recordings import complete
 
 import unified_clip
-from unified_clip._guard import Hook
 from unified_clip._kit.safetensors_files import write
 from unified_clip.compare import recordings as compare
+from unified_clip.recorder.guard import Hook
 from unified_clip.recording import runs
 from unified_clip.recording.natives.native_call import (
     NativeCall,

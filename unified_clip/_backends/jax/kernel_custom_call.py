@@ -18,8 +18,8 @@ from jax.interpreters import ad, batching, mlir
 
 from ..._compute import kernels, processor
 from ..._core.types import Scalar, Tensor
-from ..._guard import Hook
 from ..._native import KERNELS
+from ...recorder.guard import Hook
 from .releases import enable_x64
 
 TARGET, SCALE_TARGET = "unified_clip_norm", "unified_clip_scale"

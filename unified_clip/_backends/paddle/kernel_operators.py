@@ -15,8 +15,8 @@ import paddle
 
 from ..._compute import host, kernels, processor
 from ..._core.types import Scalar, Tensor
-from ..._guard import Hook
 from ..._native import KERNELS
+from ...recorder.guard import Hook
 from .conditions import DTYPES, NAMES, in_to_static_mode
 from .dense import Dense, is_on_cpu, is_recorded, scaled
 

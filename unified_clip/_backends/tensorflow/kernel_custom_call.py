@@ -17,8 +17,8 @@ from tensorflow.python.framework import op_def_library
 
 from ..._compute import kernels
 from ..._core.types import Scalar, Tensor
-from ..._guard import Hook
 from ..._native import KERNELS
+from ...recorder.guard import Hook
 
 NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"
 

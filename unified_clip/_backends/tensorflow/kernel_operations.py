@@ -19,8 +19,8 @@ from tensorflow.python.ops.parallel_for import pfor
 
 from ..._compute import host, kernels, processor
 from ..._core.types import Scalar, Tensor
-from ..._guard import Hook
 from ..._native import KERNELS
+from ...recorder.guard import Hook
 from . import kernel_custom_call
 from .arithmetic import computed_once, is_for_xla, product
 

@@ -18,8 +18,8 @@ from ..._compute import host
 from ..._core.collect import wants_clipping
 from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
-from ..._guard import Hook
 from ..._native import KERNELS
+from ...recorder.guard import Hook
 from . import gpu_lists, releases
 from .conditions import is_complex, is_real
 

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer
 from typing_extensions import Self
 
-from ..._kit import plain_json
 from ..._kit.display import safe
 from ..._kit.report_model import Real, ReportModel, json_schema
 from ...recipes.finding import Finding
+from ...recorder.lines import plain_json
 from ...recording.recorded_run import RecordedRun
 from ..losses import logged_numbers
 from ..recordings import RecordingComparison
 from . import sentences
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
 
-Value = Annotated[Any, PlainSerializer(plain_json.plain, when_used="json")]
+Value = Annotated[Any, PlainSerializer(plain_json, when_used="json")]
 """A value of a recording: a number, a text, null, or a list of values."""
 
 

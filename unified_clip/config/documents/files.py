@@ -15,8 +15,8 @@ import tomlkit
 from ..._kit import atomic_files
 from ..._kit.atomic_files import FileError
 from ..._kit.limits import DEFAULT_NESTING
-from ..._kit.plain_json import plain
 from ...errors import ConfigError
+from ...recorder.lines import plain_json
 from . import python_text, script_options, toml_text, yaml_text
 from .document import Document
 from .keys import MAX_DIGITS, NOT_VALID, Duplicate, Key, Parsed, ParseError, too_long
@@ -127,7 +127,7 @@ def dump(data: Any, kind: str) -> str:
         return tomlkit.dumps(data)
     if kind == "yaml":
         return yaml_text.dump(data)
-    return json.dumps(plain(data), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(plain_json(data), indent=2, ensure_ascii=False) + "\n"
 
 
 def _check_kind(kind: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..._kit import plain_json
+from ...recorder.lines import plain_json
 from ..clip_config import ClipConfig
 from ..families import SAME, family_difference
 from ..schema import is_off
@@ -81,7 +81,7 @@ def _effect(a: ClipConfig, b: ClipConfig, names: Sequence[str]) -> str:
 
 def as_data(result: ExplainedConfig | ConfigComparison) -> dict[str, Any]:
     summary = {"summary": result.summary} if isinstance(result, ConfigComparison) else {}
-    data: dict[str, Any] = plain_json.plain(asdict(result) | summary)
+    data: dict[str, Any] = plain_json(asdict(result) | summary)
     return data
 
 

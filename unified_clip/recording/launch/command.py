@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -17,13 +18,14 @@ from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
 from ..._kit import atomic_files
 from ..._kit.atomic_files import FileError
 from ..._kit.display import complain, flush_or_discard
-from ..lines import header
-from ..startup import sitecustomize
+from ...recorder.lines import header
+from ...recorder.startup import sitecustomize
 from . import merge
 from .watch import watching
 
 PACKAGE = Path(__file__).parents[2]
-STARTUP = PACKAGE / "recording" / "startup"
+VERSION = sys.modules["unified_clip"].__version__
+STARTUP = PACKAGE / "recorder" / "startup"
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -48,7 +50,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
         )
         return NOT_FOUND if isinstance(status, FileNotFoundError) else NOT_EXECUTABLE
     try:
-        notes = merge.merge(parts, file, header(norms=norms), status)
+        notes = merge.merge(parts, file, header(VERSION, norms=norms), status)
     except FileError:
         if is_new:
             file.unlink()
@@ -88,7 +90,8 @@ def _create(file: Path, parts: Path, *, force: bool) -> bool:
 
 
 def _environment(parts: Path, norms: bool) -> Mapping[str, str]:
-    values = json.dumps({"directory": str(parts.absolute()), "norms": norms, "package": str(PACKAGE.parent)})
+    of_package = {"package": str(PACKAGE.parent), "module": "unified_clip.recording.launch.process"}
+    values = json.dumps({"directory": str(parts.absolute()), "norms": norms, "version": VERSION, **of_package})
     path = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, sitecustomize.VARIABLE: values}
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..._kit import atomic_files
 from ..._kit.atomic_files import LARGEST_REPORT, FileError
+from ...recorder.process import FAILED, NOTES, PART, STARTED
 from ..lines import without_calls
-from .process import FAILED, NOTES, PART, STARTED
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..._kit import atomic_files
 from ..._kit.display import flush_or_discard, safe
-from .process import PART
+from ...recorder.process import PART
 
 INTERVAL = 30.0  # seconds
 

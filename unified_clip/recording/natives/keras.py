@@ -9,14 +9,14 @@ from typing import Any
 import keras
 
 from ..._core.observer import Rule
-from ..._guard import Call
 from ..._kit import keras_releases
 from ..._kit.keras_releases import BaseOptimizer, accumulation_steps
-from ..lines import caller
-from .hooks import HOOKS
-from .native_call import NativeCall
+from ...recorder.clips import NativeCall
+from ...recorder.guard import Call
+from ...recorder.hooks import HOOKS
+from ...recorder.lines import caller
+from ...recorder.steps import LOSS, STEP, UNSCALED, names_of_step, of_groups, record_step
 from .observer import OBSERVER, RunningNativeCall, without_none
-from .optimizer_steps import LOSS, STEP, UNSCALED, names_of_step, of_groups, record_step
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """{argument of an optimizer: its clip rule}. Keras uses the first argument that is set."""

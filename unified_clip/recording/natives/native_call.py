@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..._core.names import canonical, unique_names
-from ..._core.observer import Rule
 from ...causes import scaling
 from ...numpy import get_total_norm
+from ...recorder.clips import NativeCall
+from ...recorder.clips import coefficient as by_formula
+from ...recorder.lines import canonical, unique_names
+from ...recorder.samples import positions
 from ...tensors.files.convert_worker import read_tensor
-from ...tensors.samples import positions
 from ...tensors.types import PARTS, Dense, densify, from_numpy
 
 SLACK = 2.0**-50
@@ -27,35 +28,6 @@ ROUNDINGS = (0.5, 1.5, 2.5)
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
 """The first of these fields that is recorded is the norm from which the function computed its coefficient."""
-
-
-@dataclass(frozen=True)
-class NativeCall:
-    name: str
-    framework: str
-    rule: Rule
-    threshold: float | tuple[float, float] | None
-    """None if the threshold is an array."""
-
-    norm_type: float | None = 2.0
-    eps: float | None = 0.0
-    passed_norm: float | None = None
-    """The norm that the caller passed, for example by `use_norm=`."""
-
-    def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
-        passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
-        return {
-            "framework": self.framework,
-            "rule": self.rule,
-            "threshold": list(self.threshold) if isinstance(self.threshold, tuple) else self.threshold,
-            "norm_type": self.norm_type,
-            "eps": self.eps,
-            "dtype": "float64" if {"float64", "complex128"}.intersection(dtypes) else "float32",
-            "count": len(dtypes),
-            **dict.fromkeys(("norm", "coef", "clipped", "nan", "inf")),
-            "watched": True,
-            **passed_norm,
-        }
 
 
 @dataclass(frozen=True)
@@ -174,7 +146,7 @@ def exact_norm(tensors: Sequence[Dense], p: float) -> float:
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
-    return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else None
+    return by_formula(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else None
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:

@@ -11,8 +11,9 @@ from ..._core.gradients import GradientList
 from ..._core.observer import Clip
 from ..._core.path import Path
 from ..._core.types import Deferred, Leaf
+from ...recorder.clips import NativeCall
 from ..clip_event import ClipEvent
-from .native_call import USED_NORMS, NativeCall, coefficient_by_formula
+from .native_call import USED_NORMS, coefficient_by_formula
 
 
 class CallTensors(NamedTuple):

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._dispatch import adapter_of, resolve
-from ..._guard import Call, Observer
+from ...recorder.clips import NativeCall, describe_call
+from ...recorder.guard import Call, Observer
+from ...recorder.hooks import OUTPUT
 from ...tensors.types import Dense
 from ..dispatcher import DISPATCHER
-from .native_call import NativeCall, ObservedTensors, line_fields, norm_of_rows, read, stored
+from .native_call import ObservedTensors, line_fields, norm_of_rows, read, stored
 from .native_event import CallTensors, NativeEvent
 
 Recording = Any
 CallRecorder = Any
 """Classes of `recorder`. This module cannot import `recorder`, which imports this package."""
-
-PYTORCH_EPS = 1e-6
 
 
 class Needs(NamedTuple):
@@ -112,7 +112,7 @@ class RunningNativeCall:
             event.end(returned_norm)
             recorder.events = [event]
             recorder.end(None, None)
-        DISPATCHER.report_clipped(self._call.name, self._parameters)
+        OUTPUT.report_clipped(self._call.name, self._parameters)
         if not self._evidence:
             return
         observed = self._observed
@@ -160,7 +160,7 @@ def clip_parameters(
     names = [parameter.name for parameter in clipped] if framework == "paddle" else ()
     if not clipped:
         on_empty(parameters)
-    call = _describe_call(framework, function.__name__, arguments)
+    call = describe_call(framework, function.__name__, arguments)
     returns_norm = call.rule == "global" and call.passed_norm is None
     before = [parameter.grad for parameter in clipped]
     running = RunningNativeCall(call, before, clipped, names, returns_norm=returns_norm)
@@ -170,13 +170,3 @@ def clip_parameters(
         running.fail(called.error)
         raise
     running.end([parameter.grad for parameter in clipped], value_of(called.result) if returns_norm else None)
-
-
-def _describe_call(framework: str, name: str, arguments: dict[str, Any]) -> NativeCall:
-    name = f"{framework}.nn.utils.{name.lstrip('_')}"
-    if "clip_value" in arguments:
-        threshold = float(arguments["clip_value"])
-        return NativeCall(name, framework, "value", (-threshold, threshold), None, None)
-    order, threshold = float(arguments.get("norm_type", 2.0)), float(arguments["max_norm"])
-    passed = float(arguments["total_norm"]) if "total_norm" in arguments else None
-    return NativeCall(name, framework, "global", threshold, order, PYTORCH_EPS, passed)

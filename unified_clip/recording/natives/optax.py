@@ -15,15 +15,14 @@ import optax
 from optax._src import alias
 
 from ..._backends.jax.backend import path_name
-from ..._core.names import canonical
-from ..._guard import Call
-from ...tensors.samples import positions
+from ...recorder.clips import NativeCall
+from ...recorder.guard import Call
+from ...recorder.hooks import HOOKS, RecordingHook
+from ...recorder.lines import caller, canonical
+from ...recorder.samples import positions
+from ...recorder.steps import STEP, names_of_step, of_groups, record_step, tensor_at_step
 from ..dispatcher import DISPATCHER
-from ..lines import caller
-from .hooks import HOOKS, RecordingHook
-from .native_call import NativeCall
 from .observer import OBSERVER
-from .optimizer_steps import STEP, names_of_step, of_groups, record_step, tensor_at_step
 from .traced import report_call, report_step
 
 OPTIMIZERS = (

@@ -11,14 +11,11 @@ import numpy as np
 import paddle
 from paddle.amp.grad_scaler import AmpScaler
 
-from ..._guard import Call
-from ...tensors.types import Dense, from_numpy
-from ..dispatcher import DISPATCHER
-from ..lines import caller
-from .hooks import HOOKS
-from .native_call import NativeCall, ObservedTensors
-from .observer import OBSERVER, RunningNativeCall, clip_parameters
-from .optimizer_steps import (
+from ...recorder.clips import NativeCall
+from ...recorder.guard import Call
+from ...recorder.hooks import HOOKS, OUTPUT
+from ...recorder.lines import caller
+from ...recorder.steps import (
     BACKWARD,
     LOSSES,
     STEP,
@@ -27,6 +24,9 @@ from .optimizer_steps import (
     of_groups,
     rates_by_name,
 )
+from ...tensors.types import Dense, from_numpy
+from .native_call import ObservedTensors
+from .observer import OBSERVER, RunningNativeCall, clip_parameters
 
 
 class InProgram(NamedTuple):
@@ -59,7 +59,7 @@ is (weight decay, number of elements, name, learning rate, tensor)."""
 
 
 def install() -> None:
-    DISPATCHER.on_clipped.append(_clipped)
+    OUTPUT.on_clipped.append(_clipped)
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
         HOOKS.wrap([(kind, "__call__")], f"a call of paddle.nn.{kind.__name__}", OBSERVER.around(_clip))
     clips = OBSERVER.around(functools.partial(clip_parameters, on_empty=WATCHER.on_empty_clip))

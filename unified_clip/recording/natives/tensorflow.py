@@ -15,13 +15,14 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
-from ..._guard import Call
+from ...recorder.clips import NativeCall
+from ...recorder.guard import Call
+from ...recorder.hooks import HOOKS, RecordingHook
+from ...recorder.lines import caller
+from ...recorder.steps import BACKWARD, LOSSES, UNSCALED
 from ...tensors.types import from_numpy
-from ..lines import caller
-from .hooks import HOOKS, RecordingHook
-from .native_call import NativeCall, ObservedTensors
+from .native_call import ObservedTensors
 from .observer import OBSERVER, without_none
-from .optimizer_steps import BACKWARD, LOSSES, UNSCALED
 from .tensorflow_graphs import call_on_cpu, install_optimizers, report_numbers, runs_all_effects, watch
 
 Describe = Callable[[Sequence[Any]], NativeCall]

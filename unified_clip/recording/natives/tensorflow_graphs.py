@@ -10,13 +10,14 @@ from weakref import WeakSet
 import tensorflow as tf
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
-from ..._guard import Call
-from ..lines import caller
-from .hooks import HOOKS, RecordingHook
-from .optimizer_steps import STEP, names_of_step, record_step
+from ...recorder.guard import Call
+from ...recorder.hooks import HOOKS, RecordingHook
+from ...recorder.lines import caller
+from ...recorder.steps import STEP, names_of_step, record_step
 
 SETTINGS = {
     "_momentum": "momentum",
+    "_use_nesterov": "nesterov",
     "_centered": "centered",
     "_epsilon": "eps",
     "epsilon": "eps",

@@ -1,252 +1,40 @@
-"""Record PyTorch's own clipping, backward passes, losses and steps of optimizers."""
+"""Record PyTorch's own clipping, also of the shards of FSDP2."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
-from weakref import ref
 
-import numpy as np
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..._core.names import FINDERS, canonical
-from ..._guard import Call
-from ...tensors.samples import positions
+from ..._core.names import FINDERS
+from ...recorder import pytorch
+from ...recorder.guard import Call
 from ..dispatcher import DISPATCHER
-from ..recorded_run import SETTINGS
-from .hooks import HOOKS, RecordingHook
 from .observer import OBSERVER, clip_parameters
-from .optimizer_steps import (
-    BACKWARD,
-    LOSSES,
-    STEP,
-    UNSCALED,
-    ClipCounts,
-    StepWatcher,
-    of_groups,
-    rates_by_name,
-    tensor_at_step,
-)
-from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
-NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""`clip_grad_norm_` calls `_clip_grads_with_norm_`, a copy of `clip_grads_with_norm_`."""
-
-
-def _gradient_state(parameter: Any) -> object:
-    gradient = parameter.grad
-    return gradient if gradient is None else (id(gradient), gradient._version)
-
-
-def _has_no_gradient(parameter: Any) -> bool:
-    gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)  # without a collective
-    return gradient is None or not gradient.any()
-
-
-WATCHER = StepWatcher(ClipCounts(_gradient_state, lambda tensor: tensor.requires_grad, _has_no_gradient))
-VERSIONS = GradientVersions()
-MODELS = ModelNames()
 SHARDED = ShardedNorm()
 
 
 def install() -> None:
-    FINDERS.append(MODELS.name_of)
-    DISPATCHER.on_clipped.append(_clipped)
-    _observe([(torch.autograd, "backward")], BACKWARD, _backward)
-    _observe([(torch.optim.Optimizer, "__init__")], "an optimizer", _created)
-    _observe([(torch.amp.GradScaler, "scale")], "a loss scale", _scaled)
-    _observe([(torch.amp.GradScaler, "unscale_")], "a loss scale", _unscaled)
-    _observe([(torch.nn.utils.clip_grad, "_get_total_norm")], "a total norm", SHARDED.around_total_norm)
-    for name in NAMES:
-        _observe([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], f"a call of torch.nn.utils.{name}", _clip)
-    HOOKS.on_switch(_add_step_hook, _remove_step_hook)
-
-
-_observe = partial(HOOKS.wrap, unless=torch.compiler.is_compiling)
-"""The compiler must trace none of unified_clip's code."""
+    FINDERS.append(pytorch.MODELS.name_of)
+    pytorch.install(_clip)
+    pytorch.observe([(torch.nn.utils.clip_grad, "_get_total_norm")], "a total norm", SHARDED.around_total_norm)
 
 
 def _clip(call: Call) -> Iterator[None]:
-    if _is_capturing():
+    if pytorch.is_capturing():
         DISPATCHER.on_unrecordable_graph("CUDA")
         return
     yield from _recorded_clip(call)
 
 
 _recorded_clip = OBSERVER.around(
-    partial(clip_parameters, value_of=SHARDED.value_of, on_empty=WATCHER.on_empty_clip, inner=SHARDED.around_clip)
+    partial(
+        clip_parameters,
+        value_of=SHARDED.value_of,
+        on_empty=pytorch.WATCHER.on_empty_clip,
+        inner=SHARDED.around_clip,
+    )
 )
-
-
-def _is_capturing() -> bool:
-    """Numbers cannot be read while a CUDA graph is captured."""
-    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
-
-
-def _is_hidden() -> bool:
-    return torch.compiler.is_compiling() or _is_capturing()
-
-
-_step_hooks: list[Any] = []
-_last_hooks: list[Any] = []
-"""The optimizer's own hooks can clip, as those of `attach_to` do, so its gradients are sampled after all of them."""
-BEFORE_STEP, AFTER_STEP = RecordingHook("before a step", STEP), RecordingHook("after a step", STEP)
-
-
-def _add_step_hook() -> None:
-    _step_hooks.append(register_optimizer_step_pre_hook(BEFORE_STEP.guarded(_before_step)))
-    _step_hooks.append(register_optimizer_step_post_hook(AFTER_STEP.guarded(_after_step)))
-
-
-def _remove_step_hook() -> None:
-    while _step_hooks:
-        _step_hooks.pop().remove()
-
-
-def _created(call: Call) -> Iterator[None]:
-    yield
-    VERSIONS.add(call.args[0])
-
-
-def _backward(call: Call) -> Iterator[None]:
-    if _is_capturing() or torch._C._current_graph_task_id() != -1:  # in another backward pass, as of a checkpoint
-        return
-    WATCHER.before_backward()
-    _add_loss(*call.args, **call.kwargs)
-    yield
-    VERSIONS.store()
-    WATCHER.raw = _raw_gradients()
-    WATCHER.clips.after_backward()
-
-
-def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
-    losses = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-    if not isinstance(losses, list | tuple) or len(losses) != 1 or grad_tensors is not None:
-        return
-    if isinstance(losses[0], torch.Tensor) and losses[0].numel() == 1:
-        loss = getattr(losses[0], UNSCALED, losses[0])
-        LOSSES.add(loss.detach().clone().item)  # the script may overwrite the loss before the step
-
-
-def _scaled(call: Call) -> Iterator[None]:
-    scaler = call.args[0]
-    if scaler.is_enabled():
-        WATCHER.scaling_begins(scaler.get_scale)
-    yield
-
-
-def _unscaled(call: Call) -> Iterator[None]:
-    yield
-    WATCHER.scaling_ends()
-    VERSIONS.store()
-    WATCHER.raw = _raw_gradients()
-
-
-def _clipped(call: str, parameters: Sequence[Any]) -> None:
-    if not _is_hidden():
-        VERSIONS.store_clipped(call)
-        WATCHER.clips.add([each for each in parameters if each is None or isinstance(each, torch.Tensor)])
-
-
-def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not _is_hidden():
-        WATCHER.changed = VERSIONS.count_changed(optimizer)
-        WATCHER.changed_after_clip = VERSIONS.count_changed_after_clip(optimizer)
-        WATCHER.tensors = None
-        if DISPATCHER.norms:
-            _remove_last_hooks()  # an earlier step may have failed
-            _last_hooks.append(optimizer.register_step_pre_hook(BEFORE_STEP.guarded(_sample_step)))
-        VERSIONS.add(optimizer)
-
-
-def _sample_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    WATCHER.tensors = _tensors_at(optimizer)
-
-
-def _remove_last_hooks() -> None:
-    while _last_hooks:
-        _last_hooks.pop().remove()
-
-
-def _sampled(optimizer: Any) -> list[Any]:
-    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-    dense = [each for each in parameters if type(each.grad) is torch.Tensor and not each.grad.is_sparse]
-    return [each for each in dense if not each.is_complex()]
-
-
-def _raw_gradients() -> dict[int, Any]:
-    """Sample the gradients after a backward pass, because the script's own code can change them before the step."""
-    found: dict[int, Any] = {}
-    for optimizer in VERSIONS.optimizers() if DISPATCHER.norms else ():
-        for each in _sampled(optimizer):
-            gradient, places = each.grad.detach(), torch.from_numpy(positions(tuple(each.shape))).to(each.device)
-            found[id(each)] = torch.cat([gradient.reshape(-1)[places], gradient.norm().reshape(1)])
-    return found
-
-
-def _tensors_at(optimizer: Any) -> dict[str, Any] | None:
-    named = {name: each for each in _sampled(optimizer) if (name := MODELS.name_of(each))}
-    rows = []
-    for each in named.values():
-        gradient, places = each.grad.detach(), torch.from_numpy(positions(tuple(each.shape))).to(each.device)
-        both = (gradient.reshape(-1)[places], gradient.norm().reshape(1), each.detach().reshape(-1)[places])
-        rows.append(torch.cat([part.to("cpu", torch.float64, non_blocking=True) for part in both]))
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    numbers = [row.tolist() for row in rows]
-    tensors = {
-        canonical(name): tensor_at_step(each.shape, row[: len(row) // 2 + 1], row[len(row) // 2 + 1 :])
-        for (name, each), row in zip(named.items(), numbers, strict=True)
-    }
-    if WATCHER.changed is not None:  # otherwise, a recorded clip changes them
-        _add_raw(tensors, {canonical(name): WATCHER.raw.get(id(each)) for name, each in named.items()})
-    return tensors or None
-
-
-def _add_raw(tensors: dict[str, Any], raw: dict[str, Any]) -> None:
-    """Add the samples of the gradients after the backward pass that differ at the step, also if `.data` hides this."""
-    found = {name: row.tolist() for name, row in raw.items() if row is not None}
-    changed = [n for n, row in found.items() if not np.array_equal(row[:-1], tensors[n]["sample"], equal_nan=True)]
-    if changed or WATCHER.changed:
-        WATCHER.changed = max(WATCHER.changed or 0, len(changed))
-        for name, (*sample, norm) in found.items():
-            tensors[name] |= {"raw_sample": sample, "raw_norm": norm}
-
-
-def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    _remove_last_hooks()
-    if not _is_hidden():
-        _record_step(optimizer)
-
-
-def _record_step(optimizer: Any) -> None:
-    groups, weak = optimizer.param_groups, ref(optimizer)
-    groups = [group for group in groups if group["params"]] or groups
-    settings = {
-        name: of_groups([group[name] for group in groups])
-        for name in SETTINGS
-        if all(name in group for group in groups)
-    }
-    if all("rho" in group for group in groups):
-        settings["alpha"] = of_groups([group["rho"] for group in groups])
-    kind = type(optimizer)
-    is_users = not kind.__module__.startswith("torch.optim")
-    module = kind.__module__ if is_users else "torch.optim"
-    changed = [(group, each) for group in groups for each in group["params"] if each.grad is not None]
-    fields = rates_by_name((MODELS.name_of(each), group.get("lr")) for group, each in changed)
-    if hooks := sum(bool(each._backward_hooks or each._post_accumulate_grad_hooks) for _, each in changed):
-        fields["hooks"] = hooks
-    is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
-    name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
-    is_cleared, parameters = partial(_is_cleared, weak), [each for _, each in changed]
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, parameters, MODELS.name_of)
-
-
-def _is_cleared(reference: ref[Any]) -> bool:
-    """A deleted optimizer counts as cleared."""
-    optimizer = reference()
-    parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
-    return all(map(_has_no_gradient, parameters))

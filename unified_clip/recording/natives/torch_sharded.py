@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..._guard import Call
-from .observer import PYTORCH_EPS
+from ...recorder.clips import PYTORCH_EPS
+from ...recorder.guard import Call
 
 
 class ShardedNorm:

@@ -15,10 +15,11 @@ try:
 except ImportError:  # before JAX 0.7
     from jax.core import get_opaque_trace_state
 
+from ...recorder.clips import NativeCall
+from ...recorder.hooks import HOOKS, RecordingHook
+from ...recorder.lines import caller
 from ..dispatcher import DISPATCHER
-from ..lines import caller
-from .hooks import HOOKS, RecordingHook
-from .native_call import NativeCall, ObservedTensors
+from .native_call import ObservedTensors
 from .observer import OBSERVER
 
 

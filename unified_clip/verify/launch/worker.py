@@ -25,7 +25,7 @@ import unified_clip
 
 from ..._dispatch import adapter_of
 from ..._kit import atomic_files, workers
-from ...recording.natives.hooks import HOOKS
+from ...recorder.hooks import HOOKS
 from ...recording.recorder import Recording
 from ...tensors.files.convert_worker import function_in, read_tensor
 from ...tensors.types import densify

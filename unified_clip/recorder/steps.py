@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from ..._core.names import canonical
-from ..dispatcher import DISPATCHER
-from ..lines import caller
-from .hooks import HOOKS, RecordingHook
+from .hooks import HOOKS, OUTPUT, RecordingHook
+from .lines import caller, canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+SETTINGS = (
+    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "centered", "eps", "eps_in_sqrt",
+    "amsgrad", "maximize", "initial_accumulator_value",
+)  # fmt: skip
+"""The recorded settings of optimizers."""
 
 MOST_LOSSES = 1024
 
@@ -32,7 +38,7 @@ class Losses:
 
     def add(self, read: Callable[[], Any]) -> None:
         """Keep `read`, which waits for the device to compute the loss, for the next optimizer step."""
-        scales = [recording.loss_scale for recording in DISPATCHER.natives]
+        scales = [recording.loss_scale for recording in OUTPUT.recordings]
         scale = scales[0] if scales else None
 
         def loss() -> float | None:
@@ -121,13 +127,13 @@ class ClipCounts:
         clipped = [key for key, number in times.items() if number]
         if self._are_known:
             fields["clip_counts"] = dict(sorted(Counter(times.values()).items()))
-            is_partial = clipped or DISPATCHER.recorded_calls  # otherwise, nobody needs the names
+            is_partial = clipped or OUTPUT.recorded_calls  # otherwise, nobody needs the names
             unclipped = [name_of(each) for each in parameters if is_partial and not times[id(each)]]
-            fields |= {"unclipped": unclipped} if unclipped and None not in unclipped else {}
+            fields.update({"unclipped": unclipped} if unclipped and None not in unclipped else {})
             early = sum(bool(_of(self._early, each) or self._was_dropped(each)) for each in parameters)
-            fields |= {"clipped_early": early} if early else {}
+            fields.update({"clipped_early": early} if early else {})
             calls = len({self._clipped[key].call for key in clipped})
-            fields |= {"clip_calls": calls} if calls > 1 else {}
+            fields.update({"clip_calls": calls} if calls > 1 else {})
         for key in clipped:
             self._clipped[key] = self._clipped[key]._replace(is_used=True)
         for key in times:
@@ -173,15 +179,19 @@ class StepWatcher:
         if self._backward_calls == 1:
             self._cleared = {key: is_cleared() for key, is_cleared in self._is_cleared.items()}
 
+    def skip_step(self) -> None:
+        """Forget what belongs to a step that is not recorded."""
+        self._reset()
+
     def on_empty_clip(self, parameters: Sequence[Any]) -> None:
         self._empty_clips.append((bool(parameters), self._backward_calls))
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
-        for recording in DISPATCHER.natives:
+        for recording in OUTPUT.recordings:
             recording.loss_scale = lambda: plain(loss_scale())
 
     def scaling_ends(self) -> None:
-        for recording in DISPATCHER.natives:
+        for recording in OUTPUT.recordings:
             recording.loss_scale = None
 
     def after_step(
@@ -196,10 +206,10 @@ class StepWatcher:
     ) -> None:
         """parameters: The parameters with a gradient."""
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **fields}
-        passes |= self.clips.take(parameters, name_of) | names_of_step(map(name_of, parameters))
+        passes.update({**self.clips.take(parameters, name_of), **names_of_step(map(name_of, parameters))})
         for name in ("changed", "changed_after_clip", "tensors"):
-            if (value := getattr(self, name)) is not None:
-                passes[name] = value
+            if getattr(self, name) is not None:
+                passes[name] = getattr(self, name)
         if self._empty_clips:
             passes["empty_clips"] = len(self._empty_clips)
             if (False, self._backward_calls) in self._empty_clips:
@@ -218,23 +228,24 @@ HOOKS.on_switch(INSTANCES.clear, INSTANCES.clear)
 
 def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any], key: int) -> None:
     """Only numeric settings are recorded. `key` is the `id` of the optimizer."""
-    known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
+    numbers = {name: plain(raw) for name, raw in settings.items()}
+    known = {name: value for name, value in numbers.items() if value is not None}
     instance = INSTANCES.setdefault(key, len(INSTANCES) + 1)
     fields = {"optimizer": optimizer, "instance": instance, "settings": known, "place": caller(), **passes}
     fields["losses"] = LOSSES.take()
-    for recording in DISPATCHER.natives:
+    for recording in OUTPUT.recordings:
         recording.add_line(fields)
 
 
 def of_groups(values: Sequence[Any]) -> Any:
     if all(value == values[0] for value in values):
         return values[0] if values else None
-    return [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
+    return [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 def names_of_step(names: Iterable[str | None]) -> dict[str, list[str]]:
     listed = list(names)
-    known = [canonical(name) for name in listed if name] if DISPATCHER.norms and all(listed) else []
+    known = [canonical(name) for name in listed if name] if OUTPUT.norms and all(listed) else []
     unique = [name if known.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(known)]
     return {"parameters": unique} if known else {}
 
@@ -248,16 +259,16 @@ def tensor_at_step(shape: Sequence[int], gradient: Sequence[float], weight: Sequ
 
 def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:
     """Return {"rates": {name: learning rate}}, or {} if a name is unknown or all rates are equal."""
-    known = {name and canonical(name): plain(rate) for name, rate in rates} if DISPATCHER.norms else {}
+    known = {name and canonical(name): plain(rate) for name, rate in rates} if OUTPUT.norms else {}
     return {} if {None} & {*known, *known.values()} or len({*known.values()}) < 2 else {"rates": known}
 
 
 def plain(value: Any) -> Any:
     """Convert a value for JSON. If this is not possible, return None. NaN in a tensor becomes None, and NaN as a
     Python float stays NaN."""
-    if isinstance(value, bool | int | float):
+    if isinstance(value, (bool, int, float)):
         return value
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         numbers = [plain(each) for each in value]
         return None if None in numbers else numbers
     try:

@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary, ref
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
-from ..._core.names import unique_name
-from ..dispatcher import DISPATCHER
-from .hooks import HOOKS, RecordingHook
+from .hooks import HOOKS, OUTPUT, RecordingHook
+from .lines import unique_name
 
-State = tuple[int, int]
-"""(id of a gradient, number of in-place changes)."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    State = tuple[int, int]
+    """(id of a gradient, number of in-place changes)."""
+
+
+KEEPS_OBJECTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (1, 9)
+"""Whether `.grad` is the same Python object as long as the gradient exists."""
+
+
+def gradient_state(gradient: Any) -> State:
+    return (id(gradient) if KEEPS_OBJECTS else gradient.data_ptr()), gradient._version
+
+
+class NamesByTensor:
+    """A dict of tensors, which cannot be the keys of a dict: == compares their elements. It keeps no tensor alive."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, tuple[ref[Any], str | None]] = {}
+
+    def __contains__(self, tensor: Any) -> bool:
+        found = self._items.get(id(tensor))
+        return found is not None and found[0]() is tensor  # a new tensor can have the `id` of a deleted one
+
+    def get(self, tensor: Any) -> str | None:
+        return self._items[id(tensor)][1] if tensor in self else None
+
+    def add(self, tensor: Any, name: str | None) -> None:
+        self._items[id(tensor)] = (ref(tensor), name)
+
+    def names(self) -> set[str]:
+        return {name for tensor, name in self._items.values() if name is not None and tensor() is not None}
 
 
 class GradientVersions:
@@ -35,7 +63,7 @@ class GradientVersions:
     def _reset(self) -> None:
         self._states: dict[int, State] = {}
         self._clipped: dict[int, State] = {}
-        self._recorded_calls = DISPATCHER.recorded_calls
+        self._recorded_calls = OUTPUT.recorded_calls
 
     def add(self, optimizer: Any) -> None:
         self._optimizers[id(optimizer)] = optimizer
@@ -44,7 +72,7 @@ class GradientVersions:
         return list(self._optimizers.values())
 
     def store(self) -> None:
-        self._recorded_calls = DISPATCHER.recorded_calls
+        self._recorded_calls = OUTPUT.recorded_calls
         self._states, self._clipped = self._all_states(), {}
 
     def store_clipped(self, call: str) -> None:
@@ -55,7 +83,7 @@ class GradientVersions:
         return {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
 
     def count_changed(self, optimizer: Any) -> int | None:
-        if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
+        if not self._states or self._recorded_calls != OUTPUT.recorded_calls:
             return None
         return _count_changed((self._states.get(key), state) for key, state in _states(optimizer))
 
@@ -72,7 +100,7 @@ def _count_changed(pairs: Iterable[tuple[State | None, State]]) -> int | None:
 def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
     for parameter in _listed(_trained_by, optimizer):
         if parameter.grad is not None:
-            yield id(parameter), (id(parameter.grad), parameter.grad._version)
+            yield id(parameter), gradient_state(parameter.grad)
 
 
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
@@ -87,13 +115,13 @@ class ModelNames:
     """The names of the parameters that optimizers train."""
 
     def __init__(self) -> None:
-        self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
+        self._names = NamesByTensor()
         self._begin()
         HOOKS.on_switch(self._begin, self._begin)
 
     def _begin(self) -> None:
         self._reset()
-        self._unique: MutableMapping[Any, str] = WeakIdKeyDictionary()
+        self._unique = NamesByTensor()
 
     def _reset(self) -> None:
         self._vain_searches = 0
@@ -104,10 +132,11 @@ class ModelNames:
         if parameter not in self._names and self._vain_searches < MOST_SEARCHES:
             self._vain_searches += 1
             SEARCH.run(self._search)
-            self._names.setdefault(parameter, None)
+            if parameter not in self._names:
+                self._names.add(parameter, None)
         name = self._names.get(parameter)
         if name is not None and parameter not in self._unique:  # two models are told apart by their first use
-            self._unique[parameter] = unique_name(name, {*self._unique.values()})
+            self._unique.add(parameter, unique_name(name, self._unique.names()))
         return self._unique.get(parameter)
 
     def _search(self) -> None:
@@ -117,16 +146,13 @@ class ModelNames:
         modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]
         inner = {id(child) for module in modules for child in _listed(torch.nn.Module.children, module)}
         models = [_listed(type(each).named_parameters, each) for each in modules if id(each) not in inner]
-        new: MutableMapping[Any, str] = WeakIdKeyDictionary()
         for name, parameter in (item for model in sorted(models, key=len) for item in model):
             if id(parameter) in trained and parameter not in self._names:
-                new.setdefault(parameter, name)
-        self._names.update(new)
-        if new:
-            self._reset()
+                self._names.add(parameter, name)
+                self._reset()
         for each in objects:
-            if id(each) in trained:
-                self._names.setdefault(each, None)
+            if id(each) in trained and each not in self._names:
+                self._names.add(each, None)
 
 
 def _objects(classes: type | tuple[type, ...]) -> list[Any]:

@@ -1,28 +1,23 @@
-"""Replace the frameworks' own clip functions during a recording."""
+"""Replace the frameworks' own functions during a recording, and keep the recordings of this process."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..._guard import Hook, Observer
-from ..lines import NOT_RECORDED
+from .guard import Hook
 
-WATCHED = {
-    "torch": ("torch", "install"),
-    "tensorflow": ("tensorflow", "install"),
-    "keras": ("keras", "install"),
-    "paddle": ("paddle", "install"),
-    "unified_clip.paddle": ("paddle", "install_unified_clip"),
-    "optax": ("optax", "install"),
-}
-"""{module with clip functions: (module with hooks, function that adds the hooks)}."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
-Home = tuple[Any, str]
-"""(module or class, name of a function)."""
+    from .guard import Observer
+
+    Home = tuple[Any, str]
+    """(module or class, name of a function)."""
+
+NOT_RECORDED = "is not recorded"
+"""Each warning about a lost part of a recording contains this text."""
 
 
 class RecordingHook(Hook):
@@ -52,11 +47,13 @@ class Hooks:
     def __init__(self) -> None:
         self._hooks: list[Replacement] = []
         self._hook = RecordingHook("switch", "a part of the training")
-        self._imports = {name: RecordingHook(f"import of {name}", name) for name in WATCHED}
+        self._imports: dict[str, RecordingHook] = {}
         self._switches: list[tuple[Callable[[], object], Callable[[], object]]] = []
         self._replaced: list[tuple[Home, Any]] = []
         self._is_on = False
-        self._missing: dict[str, tuple[str, str]] | None = None  # None before the first recording
+        self.installers: Mapping[str, Callable[[], object]] = {}
+        """{module with clip functions: function that adds the hooks}. Set it before the first recording."""
+        self._missing: dict[str, Callable[[], object]] | None = None  # None before the first recording
         # The dispatcher sets these functions.
         self.on_failure: Callable[[Hook, Exception], bool] = lambda hook, error: False
         self.needs_all_calls: Callable[[], bool] = lambda: False
@@ -110,13 +107,14 @@ class Hooks:
         for name in list(self._missing):
             spec = getattr(sys.modules.get(name), "__spec__", None)
             if spec is not None and (name in ended or not getattr(spec, "_initializing", False)):
-                self._imports[name].run(_install, *self._missing.pop(name))
+                self._imports[name].run(self._missing.pop(name))
 
     def _prepare(self) -> None:
         if self._missing is not None:
             return
-        self._missing, self._is_on = dict(WATCHED), False
-        actions = {name: partial(self.add_imported, name) for name in WATCHED if name not in sys.modules}
+        self._missing, self._is_on = dict(self.installers), False
+        self._imports = {name: RecordingHook(f"import of {name}", name) for name in self._missing}
+        actions = {name: partial(self.add_imported, name) for name in self._missing if name not in sys.modules}
         self._hook.after_import(actions)
         self.add_imported()
         self._is_on = True
@@ -128,16 +126,13 @@ class Hooks:
                 setattr(*home, hook.replacement)
 
 
-def _install(module: str, function: str) -> None:
-    getattr(import_module(f"unified_clip.recording.natives.{module}"), function)()
-
-
 def _imported(hooks: Sequence[Replacement]) -> dict[int, list[Home]]:
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):
         attributes = dict(getattr(module, "__dict__", {}))
-        if packages.keys().isdisjoint(map(id, attributes.values())) or (package := _package(name)) == "unified_clip":
+        package = _package(name)
+        if packages.keys().isdisjoint(map(id, attributes.values())) or package == "unified_clip":
             continue
         for key, value in attributes.items():
             if packages.get(id(value), package) != package:
@@ -150,3 +145,22 @@ def _package(module: str) -> str:
 
 
 HOOKS = Hooks()
+
+
+class Output:
+    def __init__(self) -> None:
+        self.recordings: Sequence[Any] = ()
+        """The recordings of the frameworks' own functions."""
+
+        self.norms = False
+        self.recorded_calls = 0
+        self.on_clipped: list[Callable[[str, Sequence[Any]], object]] = []
+        """Functions of the name of a call and the parameters whose gradients it has clipped. A parameter is None if the
+        call got only its gradient."""
+
+    def report_clipped(self, call: str, parameters: Sequence[Any]) -> None:
+        for report in self.on_clipped:
+            report(call, parameters)
+
+
+OUTPUT = Output()

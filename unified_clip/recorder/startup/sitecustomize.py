@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,34 +30,44 @@ def main() -> None:
         _run_hidden()
 
 
-def _wait_for_a_framework(settings: dict[str, object]) -> None:
-    spec = importlib.util.spec_from_file_location("unified_clip_guard", HERE.parents[1] / "_guard.py")
-    assert spec is not None
-    assert spec.loader is not None
-    guard = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(guard)
+def _wait_for_a_framework(settings: dict[str, Any]) -> None:
+    recorder = _load(HERE.parent)
+    guard = importlib.import_module(f"{recorder.__name__}.guard")
     hook = guard.Hook("start of a recording", "this process is not recorded")
     failed = Path(str(settings["directory"]), f"{os.getpid()}.failed")
     hook.report = lambda error: failed.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
 
     def after(module: str) -> None:
         if settings:  # else the recording has started
-            _start(settings)
-        if "unified_clip.recording.natives.hooks" in sys.modules:  # else the start has failed
-            sys.modules["unified_clip.recording.natives.hooks"].HOOKS.add_imported(module)
+            _start(settings, recorder, module)
+        for package in (recorder.__name__, "unified_clip.recorder"):
+            if f"{package}.hooks" in sys.modules:  # else the start has failed
+                sys.modules[f"{package}.hooks"].HOOKS.add_imported(module)
 
     hook.after_import({module: partial(after, module) for module in MODULES})
 
 
-def _start(settings: dict[str, object]) -> None:
+def _load(folder: Path) -> Any:
+    """Import the folder `recorder` without the package that contains it."""
+    spec = importlib.util.spec_from_file_location("unified_clip_recorder", str(folder / "__init__.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _start(settings: dict[str, Any], recorder: Any, framework: str) -> None:
     """Clear `settings`, so that the recording starts only once."""
-    package, values = str(settings.pop("package")), dict(settings)
+    package, module, version = (settings.pop(name) for name in ("package", "module", "version"))
+    values = dict(settings)
     settings.clear()
+    if recorder.is_old_environment(framework):
+        importlib.import_module(f"{recorder.__name__}.process").start_in_directory(**values, version=version)
+        return
     sys.path.append(package)
     try:
-        from unified_clip.recording.launch.process import start
-
-        start(**values)  # type: ignore[arg-type]  # written by the command
+        importlib.import_module(module).start(**values)
     finally:
         sys.path.remove(package)
 

@@ -3,7 +3,7 @@
 Everything that only observes or registers runs in a `Hook`. An error of this code never reaches the user's program: it
 is reported once per hook, and the hook steps aside. Code that clips raises its errors, and needs no hook.
 
-`sitecustomize` loads this file by its path, so this module imports the standard library only.
+It runs in every Python process that `unified-clip record` starts, so it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+Observer = Callable[["Call"], "Iterator[None]"]
+"""A generator function that yields once, when the observed function is to run. If the function raises an error,
+the generator is closed and `Call.error` is the error."""
 
 NAMED = ("unified_clip", "torch", "tensorflow", "keras", "paddle", "jax", "optax", "mlx", "numpy")
 """A report contains the versions of these modules, if they are imported."""
@@ -36,11 +43,6 @@ class Call:
     @property
     def arguments(self) -> dict[str, Any]:
         return inspect.signature(self.function).bind(*self.args, **self.kwargs).arguments
-
-
-Observer = Callable[[Call], Iterator[None]]
-"""A generator function that yields once, when the observed function is to run. If the function raises an error,
-the generator is closed and `Call.error` is the error."""
 
 
 class Hook:
@@ -70,9 +72,7 @@ class Hook:
     def report(self, error: Exception) -> None:
         if not self._is_reported:
             self._is_reported = True
-            from .errors import ClipWarning
-
-            warn(self.message(error), lambda message: warnings.warn(message, ClipWarning, stacklevel=5))
+            warn(self.message(error), lambda message: warnings.warn(message, _warning(), stacklevel=5))
 
     def message(self, error: Exception) -> str:
         versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in NAMED}
@@ -154,7 +154,8 @@ class AfterImport:
         def then_act(module: ModuleType) -> None:
             execute(module)
             is_it = module.__name__ == fullname  # pytest has one loader for all modules
-            if is_it and (action := self._actions.pop(fullname, None)):
+            action = self._actions.pop(fullname, None) if is_it else None
+            if action is not None:
                 self._hook.run(action)
 
         loader.exec_module = then_act
@@ -162,6 +163,12 @@ class AfterImport:
 
 def _listed(argument: Any) -> Any:
     return list(argument) if isinstance(argument, Iterator) else argument
+
+
+def _warning() -> type[Warning]:
+    """An old environment has no unified_clip."""
+    errors = sys.modules.get("unified_clip.errors")
+    return UserWarning if errors is None else errors.ClipWarning
 
 
 def warn(message: str, issue: Callable[[str], object]) -> None:
