@@ -19,6 +19,7 @@ from support.optimizer_rules import EPS, RATE, check_rules
 
 import unified_clip
 from unified_clip import ClipWarning
+from unified_clip.recorder.samples import sample
 from unified_clip.recording import runs
 
 WEIGHTS = ([3.0, -4.0], [[12.0], [84.0]])
@@ -170,6 +171,41 @@ def test_eager_operations_are_as_before_after_the_recording(tmp_path: Path) -> N
     ):
         assert tf.clip_by_norm is not function
     assert tf.clip_by_norm is function
+
+
+@pytest.mark.filterwarnings("ignore:.*No clip calls")
+@pytest.mark.parametrize("is_by_hand", [False, True])
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_step_has_its_gradients_and_weights_and_those_before_the_scripts_own_code(
+    tmp_path: Path, mode: str, is_by_hand: bool
+) -> None:
+    keras.utils.set_random_seed(0)
+    layer = keras.layers.Dense(2)
+    layer.build([None, 3])
+    optimizer = keras.optimizers.SGD(0.5)
+
+    def step(factor: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(tf.ones([1, 3])) ** 2) * factor
+        raw = tape.gradient(loss, layer.trainable_variables)
+        given = [gradient * 0.25 for gradient in raw] if is_by_hand else raw
+        before = [tf.identity(each.value) for each in layer.trainable_variables]
+        optimizer.apply_gradients(zip(given, layer.trainable_variables, strict=True))
+        return [*raw, *given, *before]
+
+    run = step if mode == "eager" else tf.function(step)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        expected = [[each.numpy() for each in run(tf.constant(factor))] for factor in (3.0, 5.0)]
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    for line, arrays in zip(steps, expected, strict=True):
+        assert line.changed == 2 * is_by_hand
+        for place, (name, tensor) in enumerate(line.tensors.items()):
+            raw, given, before = arrays[place::2]
+            assert tensor.sample == pytest.approx(sample(given), rel=1e-6), name
+            assert tensor.weight_sample == pytest.approx(sample(before), rel=1e-6)
+            assert tensor.norm == pytest.approx(math.sqrt(float((given**2).sum())), rel=1e-6)
+            assert (tensor.raw_sample is not None) == is_by_hand
+            assert not is_by_hand or tensor.raw_sample == pytest.approx(sample(raw), rel=1e-6)
 
 
 def test_a_step_without_variables_is_recorded(tmp_path: Path) -> None:

@@ -413,3 +413,19 @@ def test_hooks_are_named_if_they_replace_each_clip_of_a_network(
     assert cause.kind == kind
     hooks = "2 parameters of wrong.jsonl had hooks of Tensor.register_hook, which can clip gradients"
     assert (hooks in cause.sentence) == (kind == "clip by hand")
+
+
+def test_a_scale_and_an_offset_are_paired_by_their_start_values_not_by_their_order(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.jsonl" for name in ("old", "new")]
+    for file, factor, names in zip(files, (1.0, 2.0), (("b_0", "w_0"), ("weight", "bias")), strict=True):
+        torch.manual_seed(0)
+        weight, bias = torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
+        named = dict(zip(names, (bias, weight) if names[0] == "b_0" else (weight, bias), strict=True))
+        optimizer = torch.optim.SGD(named.values(), lr=0.1)
+        with unified_clip.record(file, norms=True, names=named):
+            for _ in range(3):
+                optimizer.zero_grad()
+                (factor * (torch.randn(8, 4) * weight + bias - 1).square().mean()).backward()
+                clip_grad_norm_(list(named.values()), THRESHOLD)
+                optimizer.step()
+    assert [each.kind for each in compare(*files).findings] == ["scaled gradients"]

@@ -45,7 +45,7 @@ def train_tensorflow() -> list[np.ndarray]:
 
     variable = tf.Variable([3.0, 4.0])
     optimizer = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
-    by_keras = keras.optimizers.Adam(0.1, clipnorm=1.0)
+    by_keras, unclipped = keras.optimizers.Adam(0.1, clipnorm=1.0), keras.optimizers.SGD(0.1)
 
     @tf.function
     def step() -> None:
@@ -63,6 +63,7 @@ def train_tensorflow() -> list[np.ndarray]:
         gradient = tf.clip_by_value(tf.clip_by_norm(gradient, 1.0), -0.9, 0.9)
         if hasattr(by_keras, "apply"):  # recordings need Keras 3
             by_keras.apply([gradient], [variable])
+            unclipped.apply([gradient], [variable])
     return [variable.numpy()]
 
 

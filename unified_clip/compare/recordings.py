@@ -101,8 +101,9 @@ def compare(
     """
     names_of_runs = (label or name for label, name in zip(labels, _distinct_names(a, b), strict=True))
     left, right = (read(path, name, partial(advance, "read")) for path, name in zip((a, b), names_of_runs, strict=True))
+    are_sampled = all(any(step.tensors for step in run.optimizer_steps) for run in (left, right))
     for run in (left, right):
-        if not run.optimizer_steps or not (left.lines or right.lines):
+        if not run.optimizer_steps or not (left.lines or right.lines or are_sampled):
             check_clipped(run)
     advance("compare", 1)
     runs = Run(left), Run(right)

@@ -11,6 +11,7 @@ import numpy as np
 from .._kit.display import enumeration
 from ..causes.cause import CauseKind, names_text
 from ..recorder.clips import coefficient
+from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import same, single
 from .by_hand import OWN_CODE
 from .finding import Finding, in_order, value_text
@@ -289,12 +290,21 @@ def _eps(each: Both, old: Clip, new: Clip) -> Found | None:
 def _norm(each: Both, old: Clip, new: Clip) -> Found | None:
     """Compare which norm the coefficient is computed from: the exact one, or one that was passed or measured."""
     kinds = [_norm_kind(clip) for clip in (old, new)]
-    if kinds[0][0] == kinds[1][0] or not any(map(_has_effect, (old, new))):
+    is_unknown = any(_hides_norm(clip.line) for clip in (old, new))
+    if is_unknown or kinds[0][0] == kinds[1][0] or not any(map(_has_effect, (old, new))):
         return None
     if old.norm is not None and new.norm is not None and _agree(old.norm, new.norm):
         return None
+    first, second = _exact_norm(old), _exact_norm(new)
+    if first is not None and second is not None and not _agree(first, second):  # other gradients have other norms
+        return None
     kind = next(cause for name, cause in kinds if name != "exact")
     return Found(kind, "norm of the clip", kinds[0][0], kinds[1][0])
+
+
+def _hides_norm(line: RecordedCall) -> bool:
+    """Return whether only the framework knows the norm that its function computed, as Paddle's classes."""
+    return line.rule == "value" or (line.watched and line.returned_norm is None and line.passed_norm is None)
 
 
 def _coefficient(each: Both, old: Clip, new: Clip) -> Found | None:

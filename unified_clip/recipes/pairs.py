@@ -94,13 +94,20 @@ def _by_weights(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pair
     free = list(others)
     for name in rest:
         weight = a.weight_at_start(name)
-        if weight is None or np.ptp(weight.elements) == 0:  # such as the biases that start at 0
+        if weight is None or _constant(a, name) is not None:
             continue
         candidates = ((other, b.weight_at_start(other)) for other in free)
         other = next((other for other, each in candidates if _have_one_order(weight, each)), None)
         if other is not None:
             free.remove(other)
             yield name, other
+
+
+def _constant(run: Run, name: str) -> float | None:
+    """Return the number with which all elements of a weight start, such as 1 or 0 in a normalization."""
+    weight = run.weight_at_start(name)
+    is_constant = weight is not None and len(weight.elements) > 0 and np.ptp(weight.elements) == 0
+    return float(weight.elements[0]) if weight is not None and is_constant else None
 
 
 def _have_one_order(weight: Sample, other: Sample | None) -> bool:
@@ -124,6 +131,7 @@ def _by_shape(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs:
         for name in rest:
             shape = _sorted_shape(a, name)
             same_shape = [other for other in free if _sorted_shape(b, other) == shape and shape is not None]
+            same_shape = [each for each in same_shape if _constant(a, name) == _constant(b, each)] or same_shape
             network = partners.get(a.network_of(name))
             candidates = [each for each in same_shape if b.network_of(each) == network] or same_shape
             candidates = [each for each in candidates if not are_near or _have_near_gradients(a, b, name, each)]

@@ -16,6 +16,9 @@ from support.tiers import sampled
 
 from unified_clip.compare.recordings import RecordingComparison, compare
 from unified_clip.recipes.finding import Finding
+from unified_clip.recipes.optimizers.compare import side_of
+from unified_clip.recipes.run import Run
+from unified_clip.recording.runs import read
 
 OPTIMIZERS = {
     "SGD": Optimizer(),
@@ -373,6 +376,12 @@ def test_a_clip_by_hand_without_recorded_gradients_is_named(tmp_path: Path, is_s
     assert (finding.step, finding.kind, finding.old, finding.new) == (1, "clip by hand", *values)
 
 
+@pytest.mark.parametrize(("threshold", "kinds"), [(0.1, []), (0.2, ["another threshold"])])
+def test_two_runs_that_clip_by_their_own_code_are_compared(tmp_path: Path, threshold: float, kinds: list[str]) -> None:
+    both = (Training(clip=Clip(by_hand=True, threshold=each)) for each in (0.1, threshold))
+    assert [each.kind for each in compared(tmp_path, *both).findings] == kinds
+
+
 def test_a_run_of_half_the_length_does_not_step_less_often(tmp_path: Path) -> None:
     found = compared(tmp_path, Training(steps=6), Training(steps=3, noise=1e-7))
     assert [each.kind for each in found.findings] == ["one run is shorter"]
@@ -409,6 +418,18 @@ def test_rounding_that_has_grown_too_far_to_exclude_a_mistake_is_said(tmp_path: 
     near, far = (Training(noise=2e-7, noise_growth=growth) for growth in (2.0, 8.0))
     kinds = [[each.kind for each in compared(tmp_path, Training(), each).findings] for each in (near, far)]
     assert kinds == [[], ["rounding that has grown"]]
+
+
+def test_recorded_settings_tell_constants_apart_that_explain_the_same_updates(tmp_path: Path) -> None:
+    training = Training(optimizer=Optimizer("Adam", rate=0.01, eps=1e-9))
+    found = {}
+    for name in ("recorded", "measured"):
+        file = write_run(tmp_path / f"{name}.jsonl", replace(training, records_settings=name == "recorded"))
+        run = Run(read(file))
+        found[name] = {
+            each.settings["eps"] for each in side_of(run, [*run.parameters], run.recorded.optimizer_steps).recipes
+        }
+    assert found["recorded"] == {1e-9} < found["measured"] | {1e-9}
 
 
 def _without_gradient_after_first_step(training: Training, name: str) -> Iterator[dict[str, Any]]:

@@ -100,7 +100,7 @@ def _compare(
         return
     single = [pair for pair in pairs if pair.is_single and _is_known(a, pair.old[0]) and _is_known(b, pair.new[0])]
     sides = [
-        _side(run, [pair.sides[place][0] for pair in single], steps)
+        side_of(run, [pair.sides[place][0] for pair in single], steps)
         for place, (run, steps) in enumerate(((a, left), (b, right)))
     ]
     if sides[0].is_unclipped != sides[1].is_unclipped:
@@ -147,12 +147,14 @@ class Side(NamedTuple):
         return any(step.updates is not None for step in self.steps)
 
 
-def _side(run: Run, names: Sequence[str], optimizer_steps: Sequence[OptimizerStep]) -> Side:
+def side_of(run: Run, names: Sequence[str], optimizer_steps: Sequence[OptimizerStep]) -> Side:
     steps, rates = _steps(run, names), _recorded_rates(run, optimizer_steps, names)
     settings = [step.settings for step in optimizer_steps[:1]]
 
     def fitting(each: Sequence[Step]) -> list[Recipe]:
-        return [recipe for recipe in recipes(each, settings) if rates is None or _agree(recipe.rates, rates)]
+        found = [recipe for recipe in recipes(each, settings) if rates is None or _agree(recipe.rates, rates)]
+        # several constants can explain the same updates
+        return [recipe for recipe in found if _has_recorded(recipe, settings)] or found
 
     found, is_unclipped = fitting(steps), False
     if not run.is_late and not (found if rates is not None else any(map(_is_constant, found))):
@@ -165,6 +167,10 @@ def _agree(rates: Sequence[float], recorded: Sequence[float]) -> bool:
     """Rates that contradict the recorded ones only seem to explain the updates."""
     pairs = zip(rates, recorded, strict=False)
     return all(math.isnan(x) or math.isclose(x, y, rel_tol=SAME_RATE, abs_tol=TINY) for x, y in pairs)
+
+
+def _has_recorded(recipe: Recipe, settings: Sequence[Mapping[str, object]]) -> bool:
+    return all(recipe.settings.get(name, value) == value for each in settings for name, value in each.items())
 
 
 def _is_constant(recipe: Recipe) -> bool:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
 from ..._core.observer import Rule
 from ..._kit import keras_releases
 from ..._kit.keras_releases import BaseOptimizer, accumulation_steps
-from ...recorder.clips import NativeCall
+from ...recorder.clips import NativeCall, norm_of
 from ...recorder.guard import Call
-from ...recorder.hooks import HOOKS
-from ...recorder.lines import caller
-from ...recorder.steps import LOSS, STEP, UNSCALED, names_of_step, of_groups, record_step
-from .observer import OBSERVER, RunningNativeCall, without_none
+from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
+from ...recorder.lines import caller, canonical
+from ...recorder.samples import positions, sample
+from ...recorder.steps import LOSS, STEP, UNSCALED, names_of_step, of_groups, record_step, tensor_at_step
+from .observer import OBSERVER, RunningNativeCall, ran, without_none
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """{argument of an optimizer: its clip rule}. Keras uses the first argument that is set."""
@@ -32,15 +34,71 @@ def install() -> None:
         HOOKS.wrap([home], LOSS, _mark_scaled)
 
 
+class SampledParameter(NamedTuple):
+    """On TensorFlow, these are whole tensors, because further arithmetic in a graph could change its rounding. On the
+    other backends, they are rows of the elements of the sample and the norm."""
+
+    name: str
+    shape: tuple[int, ...]
+    gradient: Any
+    weight: Any
+    raw: Any
+    """The gradient of the tape, or None if a recorded clip has changed it, or if it is unknown."""
+
+
+SAMPLE = RecordingHook("samples of a step of Keras", "a sample of a gradient")
+SAMPLED: dict[int, list[SampledParameter]] = {}
+"""{`id` of an optimizer: what its next step gets}."""
+
+
 def _clip_gradients(called: Call) -> Iterator[None]:
+    optimizer = called.args[0]
+    call = _describe_call(optimizer)
+    yield from ran(called) if call is None else _recorded_clip(called, call)
+    if call is None and OUTPUT.norms and not accumulation_steps(optimizer):  # the line of a clip has its own samples
+        SAMPLED[id(optimizer)] = SAMPLE.run(_sample, optimizer, called.result) or []
+
+
+def _sample(optimizer: Any, grads: Sequence[Any]) -> list[SampledParameter]:
+    variables = getattr(optimizer, "_trainable_variables", ())
+    if len(variables) != len(grads):
+        return []
+    raw = dict.fromkeys(map(id, variables))
+    if keras.backend.backend() == "tensorflow":
+        from . import tensorflow
+
+        raw = tensorflow.raw_gradients(variables)
+        if None in raw.values():  # a recorded clip
+            return []
+    return [
+        SampledParameter(_name(each), tuple(each.shape), _row(gradient), _row(_value(each)), raw[id(each)])
+        for each, gradient in zip(variables, grads, strict=True)
+        if gradient is not None and hasattr(gradient, "shape") and not hasattr(gradient, "indices")
+    ]
+
+
+def _name(variable: Any) -> str:
+    return canonical(getattr(variable, "path", variable.name))  # a tf.Variable has no path
+
+
+def _value(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _row(tensor: Any) -> Any:
+    if keras.backend.backend() == "tensorflow":
+        return tensor.read_value() if hasattr(tensor, "read_value") else tensor  # before the step changes it
+    flat, places = keras.ops.reshape(tensor, [-1]), positions(tuple(tensor.shape)).astype("int32")
+    flat = keras.ops.cast(flat, "float32") if keras.backend.standardize_dtype(flat.dtype) != "float64" else flat
+    return keras.ops.concatenate([keras.ops.take(flat, places), keras.ops.reshape(keras.ops.norm(flat), [1])])
+
+
+def _recorded_clip(called: Call, call: NativeCall) -> Iterator[None]:
     optimizer, grads = called.args
-    call, backend = _describe_call(optimizer), keras.backend.backend()
-    if call is None:
-        return
+    backend = keras.backend.backend()
     known = getattr(optimizer, "_trainable_variables", ())  # TensorFlow's hook finds those of Keras 2
     variables = known if len(known) == len(grads) else ()
-    names = [getattr(variable, "path", variable.name) for variable in variables]  # a tf.Variable has no path
-    weights = [variable.value if isinstance(variable, keras.Variable) else variable for variable in variables]
+    names, weights = list(map(_name, variables)), list(map(_value, variables))
     if backend == "tensorflow":
         from . import tensorflow
 
@@ -95,6 +153,7 @@ def _step(call: Call) -> Iterator[None]:
     rate = keras_releases.learning_rate(optimizer)  # before the step counts itself
     grads = keras_releases.gradients_of(call.arguments)
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, grads)]
+    SAMPLED.pop(id(optimizer), None)  # of a step that failed
     yield
     variables = keras_releases.variables_of(optimizer, call.arguments)
     trained = [each for each, gradient in zip(variables, grads, strict=False) if gradient is not None]
@@ -152,22 +211,41 @@ def _record_step(optimizer: Any, variables: Sequence[Any], trained: Sequence[Any
 
     names = names_of_step(getattr(each, "path", each.name) for each in trained)
     known = {**names, "gradients": len(trained), "place": caller()}
+    sampled = SAMPLED.pop(id(optimizer), [])
+    rows = [row for each in sampled for row in (each.gradient, each.weight, each.raw) if row is not None]
 
-    def receive(rate: Any, updates: Any, repeated: Any, **passes: Any) -> None:
+    def receive(rate: Any, updates: Any, repeated: Any, *arrays: Any, **passes: Any) -> None:
         if updates:
-            record_step(
-                kind, {"lr": rate, **settings}, known | {"repeated_rows": int(repeated), **passes}, id(optimizer)
-            )
+            fields = known | {"repeated_rows": int(repeated), **passes, **_tensors(sampled, arrays)}
+            record_step(kind, {"lr": rate, **settings}, fields, id(optimizer))
 
     backend = keras.backend.backend()
     if backend == "tensorflow":
         from . import tensorflow_graphs
 
         accumulators = optimizer._accumulated_gradients if accumulation_steps(optimizer) else ()
-        tensorflow_graphs.report_numbers(receive, numbers, after=[each.value for each in accumulators])
+        tensorflow_graphs.report_numbers(receive, [*numbers, *rows], after=[each.value for each in accumulators])
     elif backend == "jax":
         from . import traced
 
-        traced.report_step(id(optimizer), lambda clips, *values: receive(*values, clips=clips), numbers)
+        traced.report_step(id(optimizer), lambda clips, *values: receive(*values, clips=clips), [*numbers, *rows])
     else:
-        receive(*(float(keras.ops.convert_to_numpy(number)) for number in numbers))
+        arrays = [keras.ops.convert_to_numpy(row) for row in rows]
+        receive(*(float(keras.ops.convert_to_numpy(number)) for number in numbers), *arrays)
+
+
+def _tensors(sampled: Sequence[SampledParameter], arrays: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of the gradients that the step gets. If the script's own code changed them, add those of the
+    tape."""
+    is_whole, tensors, raw = keras.backend.backend() == "tensorflow", dict[str, Any](), dict[str, Any]()
+    found = ([*sample(array), norm_of(array, 2.0)] if is_whole else array.tolist() for array in arrays)
+    for each in sampled:
+        gradient, weight = next(found), next(found)
+        tensors[each.name] = tensor_at_step(each.shape, gradient, weight[:-1])
+        if each.raw is not None:
+            raw[each.name] = next(found)
+    changed = [n for n, row in raw.items() if not np.array_equal(row[:-1], tensors[n]["sample"], equal_nan=True)]
+    for name, (*elements, norm) in raw.items() if changed else ():
+        tensors[name] |= {"raw_sample": elements, "raw_norm": norm}
+    are_known = tensors and len(raw) == len(tensors)
+    return ({"tensors": tensors} if tensors else {}) | ({"changed": len(changed)} if are_known else {})

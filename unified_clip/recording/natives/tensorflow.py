@@ -17,7 +17,7 @@ from tensorflow.python.ops import clip_ops, gradients_util
 from ..._backends.tensorflow.arithmetic import is_for_xla
 from ...recorder.clips import NativeCall
 from ...recorder.guard import Call
-from ...recorder.hooks import HOOKS, RecordingHook
+from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller
 from ...recorder.steps import BACKWARD, LOSSES, UNSCALED
 from ...tensors.types import from_numpy
@@ -33,11 +33,28 @@ ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """{id: gradient}. Gradients come from a tape or `tf.gradients`, or are eager tensors computed from gradients."""
 
+SAMPLE = RecordingHook("samples of a tape", "a sample of a gradient")
+
 SOURCE = "_unified_clip_source"
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
 """Operations whose input and output are gradients of the same variable. `tf.convert_to_tensor` uses
 UnsortedSegmentSum to convert IndexedSlices."""
+
+
+class RawGradient(NamedTuple):
+    tensor: Any
+    graph: Any
+    """None in eager mode."""
+
+    clips: int
+
+
+RAW: dict[int, RawGradient] = {}
+"""{`id` of a variable: its last gradient of a tape}."""
+
+CLIPS = [0]
+"""The number of clips that were called, or built into a graph."""
 
 
 class GradientSource(NamedTuple):
@@ -49,6 +66,8 @@ def install() -> None:
     watch([(tf.GradientTape, "gradient")], BACKWARD, partial(_mark, 2))
     watch([(gradients_util, "_GradientsHelper")], BACKWARD, partial(_mark, 1))
     HOOKS.on_switch(lambda: None, _unwatch_operations)
+    HOOKS.on_switch(RAW.clear, RAW.clear)
+    OUTPUT.on_clipped.append(lambda call, parameters: _count_clip())
     for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
         homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
         watch(homes, f"a call of tf.{clip.__name__}", OBSERVER.around(clip))
@@ -86,6 +105,35 @@ def _mark(position: int, call: Call) -> Iterator[None]:
             GRADIENTS[id(values)] = values
             if source is not None:
                 setattr(values, SOURCE, source)
+    if isinstance(call.args[0], tf.GradientTape) and OUTPUT.norms:
+        target = tf.nest.flatten(call.arguments["target"])[0]
+        SAMPLE.run(_keep_raw, sources, tf.nest.flatten(call.result), hasattr(target, UNSCALED))
+
+
+def _count_clip() -> None:
+    CLIPS[0] += 1
+
+
+def _keep_raw(sources: Sequence[GradientSource | None], gradients: Sequence[Any], is_scaled: bool) -> None:
+    RAW.clear()
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    for source, gradient in zip(sources, gradients, strict=True):
+        if source is not None and isinstance(gradient, tf.Tensor) and not is_scaled:
+            RAW[_key(source.variable)] = RawGradient(gradient, graph, CLIPS[0])
+
+
+def _key(variable: Any) -> int:
+    return id(variable._value if hasattr(variable, "path") else variable)  # a variable of Keras has a path
+
+
+def raw_gradients(variables: Sequence[Any]) -> dict[int, Any]:
+    """Return {`id` of a variable: its gradient}, with None if a clip came after the tape."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    found = {id(each): RAW.get(_key(each)) for each in variables}
+    return {
+        key: None if raw is None or raw.graph is not graph or raw.clips != CLIPS[0] else raw.tensor
+        for key, raw in found.items()
+    }
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
@@ -234,6 +282,7 @@ def report_call(
     A graph of TensorFlow 1 runs the recording operation only if the returned tensors depend on this operation.
     Additional operations can change how TensorFlow optimizes the graph, so add as few as possible.
     """
+    _count_clip()
     needs = OBSERVER.needs()
     sources = [None if gradient is None else _source_of(gradient) for gradient in before]
     if not names and all(source or gradient is None for source, gradient in zip(sources, before, strict=True)):
