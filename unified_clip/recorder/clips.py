@@ -118,12 +118,20 @@ class Row(NamedTuple):
         return self.fields["shape"], [*self.fields["sample"], self.fields["norm"]], self.fields.get("weight_sample")
 
 
+_summed: set[str] = set()
+
+
+def needs_sums(name: str) -> bool:
+    """Each matrix is summed once. The name is empty for a row of a step, which has no sums."""
+    return bool(name) and canonical(name) not in _summed
+
+
 def row(name: str, gradient: Any, weight: Any, p: float) -> Row:
     """gradient: An array. weight: An array, or None."""
     fields = {"shape": list(gradient.shape), "norm": norm_of(gradient, p), "sample": sample(gradient)}
     if weight is not None:
         fields.update({"weight": norm_of(weight, p), "weight_sample": sample(weight)})
-        if weight.ndim == 2:
+        if weight.ndim == 2 and needs_sums(name):
             exact = weight.astype(np.float64)
             fields["sums"] = [float(exact.sum()), float((exact**3).sum())]
     return Row(name, gradient.dtype.name, fields, [float(gradient.min()), float(gradient.max())])
@@ -160,9 +168,6 @@ def record_call(
     line["place"] = place
     for recording in OUTPUT.recordings:
         recording.add_call(line)
-
-
-_summed: set[str] = set()
 
 
 def _without_known_sums(name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from .clips import CLIPS as CLIP_CALLS
-from .clips import Row, clip_parameters
+from .clips import Row, clip_parameters, needs_sums
 from .hooks import HOOKS, OUTPUT, RecordingHook
 from .lines import canonical
 from .pytorch_names import GradientVersions, ModelNames, gradient_state
@@ -93,7 +93,7 @@ def _row(parameter: Any, position: int, p: float) -> Row:
     name, dtype = MODELS.name_of(parameter) or f"{position}", str(gradient.dtype).replace("torch.", "")
     if gradient.is_complex():
         return Row(name, dtype, fields)
-    if weight.dim() == 2:
+    if weight.dim() == 2 and needs_sums(name):
         exact = weight.double()
         fields["sums"] = [exact.sum().item(), (exact**3).sum().item()]
     return Row(name, dtype, fields, [gradient.min().item(), gradient.max().item()])

@@ -224,7 +224,7 @@ def _record_step(step: GraphStep, values: Mapping[int, Any], weights: Mapping[in
     arrays = [_array(gradient, variable, values) for gradient, variable in step.pairs]
     if OUTPUT.norms:
         fields["tensors"] = {
-            name: tensor_at_step(*row(name, array, weights[id(variable)], 2.0).at_step())
+            name: tensor_at_step(*row("", array, weights[id(variable)], 2.0).at_step())
             for name, array, (_, variable) in zip(names, arrays, step.pairs)
             if array is not None
         }
