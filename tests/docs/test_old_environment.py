@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import shutil
 import subprocess
@@ -142,6 +143,22 @@ with fluid.dygraph.guard():
         optimizer.minimize(loss)
         optimizer.clear_gradients()
 """,
+    "paddle-1.8.5 static": """
+import numpy as np, paddle.fluid as fluid
+data = np.load("data.npz")
+init = {name: fluid.initializer.NumpyArrayInitializer(data[name]) for name in ("w1", "b1", "w2", "b2")}
+x, y = fluid.data("x", [None, 6]), fluid.data("y", [None, 3])
+hidden = fluid.layers.fc(x, 8, act="tanh", param_attr=init["w1"], bias_attr=init["b1"])
+out = fluid.layers.fc(hidden, 3, param_attr=init["w2"], bias_attr=init["b2"])
+loss = fluid.layers.reduce_mean(fluid.layers.square(out - y))
+rate = fluid.layers.exponential_decay(0.1, 2, 0.5, staircase=True)
+fluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm(0.5))
+fluid.optimizer.Momentum(rate, 0.9, regularization=fluid.regularizer.L2Decay(0.3)).minimize(loss)
+executor = fluid.Executor(fluid.CPUPlace())
+executor.run(fluid.default_startup_program())
+for batch in range(6):
+    executor.run(feed={name: data[name][batch] for name in "xy"})
+""",
 }
 
 PORT = """
@@ -179,16 +196,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", [*ENVIRONMENTS, "paddle-1.8.5 static"])
 def test_a_training_of_an_old_release_has_the_recipe_of_its_port(folder: Path, name: str) -> None:
     is_torch = name not in TRAIN
     old, new = folder / "before.py", folder / "after.py"
     old.write_text(TRAIN.get(name, PORT), encoding="utf-8")
-    new.write_text(PORT if is_torch else PORT.replace("CLIP = None", WITHOUT_EPS), encoding="utf-8")
-    files = _record(_old_python(name), old, folder / "old.jsonl"), _record(sys.executable, new, folder / "new.jsonl")
+    port = PORT.replace("0.1, 0.9)", "0.1, 0.9, weight_decay=0.3)") if "static" in name else PORT
+    new.write_text(port if is_torch else port.replace("CLIP = None", WITHOUT_EPS), encoding="utf-8")
+    files = (
+        _record(_old_python(name.split()[0]), old, folder / "old.jsonl"),
+        _record(sys.executable, new, folder / "new.jsonl"),
+    )
     found = _compared(*files)
     assert (list(found.findings), found.recipes.steps) == ([], 6)
-    steps = runs.read(files[0]).optimizer_steps
+    run = runs.read(files[0])
+    steps = run.optimizer_steps
+    norms = [math.hypot(*(tensor.norm for tensor in step.tensors.values())) for step in steps]
+    assert norms == pytest.approx([min(line.norm, 0.5) for line in run.lines], rel=1e-5)  # type: ignore[arg-type]
     assert [round(float(step.settings["lr"]), 6) for step in steps] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]  # type: ignore[arg-type]
     assert all(len(step.losses) == 1 and len(step.tensors) == 4 for step in steps)
 

@@ -134,7 +134,8 @@ def row(name: str, gradient: Any, weight: Any, p: float) -> Row:
         if weight.ndim == 2 and needs_sums(name):
             exact = weight.astype(np.float64)
             fields["sums"] = [float(exact.sum()), float((exact**3).sum())]
-    return Row(name, gradient.dtype.name, fields, [float(gradient.min()), float(gradient.max())])
+    extremes = [float(gradient.min()), float(gradient.max())] if gradient.size else [0.0, 0.0]
+    return Row(name, gradient.dtype.name, fields, extremes)
 
 
 def record_call(

@@ -20,6 +20,7 @@ from .steps import (
     ClipCounts,
     StepWatcher,
     of_groups,
+    paddle_settings,
     plain,
     rates_by_name,
     record_step,
@@ -49,7 +50,6 @@ class ProgramStep(NamedTuple):
     """A step of an optimizer in a static program."""
 
     optimizer: str
-    key: int
     settings: Mapping[str, Any]
     factors: Mapping[str, float]
     """{parameter: factor of its learning rate}."""
@@ -218,7 +218,7 @@ def _step(called: Call) -> Iterator[None]:
         updated, loss, program = pairs[0][0].name, LOSS_NAMES.get(own), framework.default_main_program()
         settings, decays = _settings(own, [p for p, _ in pairs]), {p.name: _decay_rule(own, p) for p, _ in pairs}
         step = (settings, factors, gradients, decays, rate and rate.name, loss, updated, place)
-        BUILT.setdefault(program, []).append(ProgramStep(_name(own), id(own), *step))
+        BUILT.setdefault(program, []).append(ProgramStep(_name(own), *step))
 
 
 def _tensors(pairs: Pairs) -> dict[str, Any]:
@@ -259,14 +259,8 @@ def _factor(parameter: Any) -> float:
 def _settings(own: Any, parameters: Sequence[Any]) -> dict[str, Any]:
     decays = [_decay(own, parameter) for parameter in parameters]
     return {
-        "momentum": getattr(own, "_momentum", None),
+        **paddle_settings(own),
         "dampening": 0.0 if isinstance(own, optimizer.MomentumOptimizer) else None,
-        "nesterov": getattr(own, "_use_nesterov", None),
-        "betas": [getattr(own, "_beta1", None), getattr(own, "_beta2", None)],
-        "alpha": getattr(own, "_rho", None),
-        "centered": getattr(own, "_centered", None),
-        "eps": getattr(own, "_epsilon", None),
-        "initial_accumulator_value": getattr(own, "initial_accumulator_value", None),
         "weight_decay": None if None in decays else of_groups(sorted(set(decays))),
     }
 
@@ -353,7 +347,8 @@ def _record_program_step(step: ProgramStep, arrays: Mapping[str, Any], weights: 
     if step.loss:
         loss = float(np.reshape(arrays[step.loss], -1)[0])
         LOSSES.add(lambda: loss)
-    record_step(step.optimizer, settings, {**fields, "place": step.place}, step.key)
+    # the script often keeps no reference to the optimizer, so another one can have its `id`
+    record_step(step.optimizer, settings, {**fields, "place": step.place}, id(step))
 
 
 def _built_in(program: Any) -> list[ProgramClip | ProgramStep]:

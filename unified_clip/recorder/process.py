@@ -125,6 +125,7 @@ class FileRecording:
                 write_line(self._file, first)
             write_line(self._file, line)
         except OSError as error:  # the disk is full
+            self._has_ended = True
             self.end()
             print_instead(f"the recording ends here, because the file cannot be written: {error}", error)
 
@@ -145,7 +146,8 @@ def start(recording: FileRecording) -> None:
     HOOKS.switch(True)
     sys.modules[str(__package__)].log = recording.log  # type: ignore[attr-defined]  # for scripts
     atexit.register(recording.end)
-    os.register_at_fork(after_in_child=recording.after_fork)
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=recording.after_fork)
 
 
 def _install(framework: str) -> None:

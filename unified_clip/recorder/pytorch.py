@@ -96,7 +96,8 @@ def _row(parameter: Any, position: int, p: float) -> Row:
     if weight.dim() == 2 and needs_sums(name):
         exact = weight.double()
         fields["sums"] = [exact.sum().item(), (exact**3).sum().item()]
-    return Row(name, dtype, fields, [gradient.min().item(), gradient.max().item()])
+    extremes = [gradient.min().item(), gradient.max().item()] if gradient.numel() else [0.0, 0.0]
+    return Row(name, dtype, fields, extremes)
 
 
 def _norm_and_sample(tensor: Any, p: float, norm: str, sample: str) -> dict[str, Any]:
@@ -160,7 +161,7 @@ def _step(call: Call) -> Iterator[None]:
         yield
         _after_step(optimizer, (), {})
     finally:
-        _running.remove(optimizer)
+        _running.pop()
 
 
 def _backward(call: Call) -> Iterator[None]:

@@ -237,6 +237,20 @@ def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str
         recording.add_line(fields)
 
 
+def paddle_settings(optimizer: Any) -> dict[str, Any]:
+    """Return what all optimizers of Paddle keep in the same attributes."""
+    return {
+        "momentum": getattr(optimizer, "_momentum", None),
+        "nesterov": getattr(optimizer, "_use_nesterov", None),
+        "betas": [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)],
+        "alpha": getattr(optimizer, "_rho", None),
+        "centered": getattr(optimizer, "_centered", None),
+        "eps": getattr(optimizer, "_epsilon", None),
+        "initial_accumulator_value": getattr(optimizer, "initial_accumulator_value", None),
+        "amsgrad": getattr(optimizer, "_amsgrad", None),
+    }
+
+
 def of_groups(values: Sequence[Any]) -> Any:
     if all(value == values[0] for value in values):
         return values[0] if values else None

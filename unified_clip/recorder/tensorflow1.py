@@ -234,26 +234,26 @@ def _record_step(step: GraphStep, values: Mapping[int, Any], weights: Mapping[in
         LOSSES.add(lambda: number)
     settings = {name: values.get(id(each), each) for name, each in _settings(step.optimizer).items()}
     settings["betas"] = [settings.pop("beta1"), settings.pop("beta2")]
-    record_step(_class_name(step.optimizer), settings, fields, id(step.optimizer))
+    record_step(class_name(step.optimizer), settings, fields, id(step.optimizer))
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
     """Return numbers and tensors."""
     settings = {name: getattr(optimizer, each) for each, name in SETTINGS.items() if hasattr(optimizer, each)}
-    settings.update({f"beta{place}": _attribute(optimizer, names) for place, names in enumerate(BETAS, start=1)})
+    settings.update({f"beta{place}": attribute_of(optimizer, names) for place, names in enumerate(BETAS, start=1)})
     settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
-    settings["lr"] = _attribute(optimizer, RATES)
+    settings["lr"] = attribute_of(optimizer, RATES)
     if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
         settings["initial_accumulator_value"] = 1.0
     return {name: each if isinstance(each, tf.Tensor) else plain(each) for name, each in settings.items()}
 
 
-def _attribute(optimizer: Any, names: Sequence[str]) -> Any:
+def attribute_of(optimizer: Any, names: Sequence[str]) -> Any:
     found = (getattr(optimizer, name, None) for name in names)
     return next((each for each in found if each is not None), None)
 
 
-def _class_name(optimizer: Any) -> str:
+def class_name(optimizer: Any) -> str:
     """Return a name such as "tf.compat.v1.train.Adam". Skip subclasses without their own update."""
     kind = next(each for each in type(optimizer).__mro__ if is_tensorflows(each) or UPDATES & vars(each).keys())
     if not is_tensorflows(kind):

@@ -35,8 +35,7 @@ def install() -> None:
 
 
 class SampledParameter(NamedTuple):
-    """On TensorFlow, these are whole tensors, because further arithmetic in a graph could change its rounding. On the
-    other backends, they are rows of the elements of the sample and the norm."""
+    """The elements of the samples, with the norm behind them. In a graph of TensorFlow, whole tensors."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,6 +43,8 @@ class SampledParameter(NamedTuple):
     weight: Any
     raw: Any
     """The gradient of the tape, or None if a recorded clip has changed it, or if it is unknown."""
+
+    is_whole: bool
 
 
 SAMPLE = RecordingHook("samples of a step of Keras", "a sample of a gradient")
@@ -63,15 +64,15 @@ def _sample(optimizer: Any, grads: Sequence[Any]) -> list[SampledParameter]:
     variables = getattr(optimizer, "_trainable_variables", ())
     if len(variables) != len(grads):
         return []
-    raw = dict.fromkeys(map(id, variables))
+    raw, is_whole = dict.fromkeys(map(id, variables)), False
     if keras.backend.backend() == "tensorflow":
         from . import tensorflow
 
-        raw = tensorflow.raw_gradients(variables)
+        raw, is_whole = tensorflow.raw_gradients(variables), not tensorflow.is_eager()
         if None in raw.values():  # a recorded clip
             return []
     return [
-        SampledParameter(_name(each), tuple(each.shape), _row(gradient), _row(_value(each)), raw[id(each)])
+        SampledParameter(_name(each), tuple(each.shape), _row(gradient), _row(_value(each)), raw[id(each)], is_whole)
         for each, gradient in zip(variables, grads, strict=True)
         if gradient is not None and hasattr(gradient, "shape") and not hasattr(gradient, "indices")
     ]
@@ -87,7 +88,9 @@ def _value(variable: Any) -> Any:
 
 def _row(tensor: Any) -> Any:
     if keras.backend.backend() == "tensorflow":
-        return tensor.read_value() if hasattr(tensor, "read_value") else tensor  # before the step changes it
+        from . import tensorflow
+
+        return tensorflow.sampled(tensor)
     flat, places = keras.ops.reshape(tensor, [-1]), positions(tuple(tensor.shape)).astype("int32")
     flat = keras.ops.cast(flat, "float32") if keras.backend.standardize_dtype(flat.dtype) != "float64" else flat
     return keras.ops.concatenate([keras.ops.take(flat, places), keras.ops.reshape(keras.ops.norm(flat), [1])])
@@ -212,11 +215,12 @@ def _record_step(optimizer: Any, variables: Sequence[Any], trained: Sequence[Any
     names = names_of_step(getattr(each, "path", each.name) for each in trained)
     known = {**names, "gradients": len(trained), "place": caller()}
     sampled = SAMPLED.pop(id(optimizer), [])
+    is_whole = bool(sampled) and sampled[0].is_whole
     rows = [row for each in sampled for row in (each.gradient, each.weight, each.raw) if row is not None]
 
     def receive(rate: Any, updates: Any, repeated: Any, *arrays: Any, **passes: Any) -> None:
         if updates:
-            fields = known | {"repeated_rows": int(repeated), **passes, **_tensors(sampled, arrays)}
+            fields = known | {"repeated_rows": int(repeated), **passes, **_tensors(sampled, arrays, is_whole=is_whole)}
             record_step(kind, {"lr": rate, **settings}, fields, id(optimizer))
 
     backend = keras.backend.backend()
@@ -234,10 +238,10 @@ def _record_step(optimizer: Any, variables: Sequence[Any], trained: Sequence[Any
         receive(*(float(keras.ops.convert_to_numpy(number)) for number in numbers), *arrays)
 
 
-def _tensors(sampled: Sequence[SampledParameter], arrays: Sequence[Any]) -> dict[str, Any]:
+def _tensors(sampled: Sequence[SampledParameter], arrays: Sequence[Any], *, is_whole: bool) -> dict[str, Any]:
     """Return the fields of the gradients that the step gets. If the script's own code changed them, add those of the
     tape."""
-    is_whole, tensors, raw = keras.backend.backend() == "tensorflow", dict[str, Any](), dict[str, Any]()
+    tensors, raw = dict[str, Any](), dict[str, Any]()
     found = ([*sample(array), norm_of(array, 2.0)] if is_whole else array.tolist() for array in arrays)
     for each in sampled:
         gradient, weight = next(found), next(found)

@@ -22,6 +22,7 @@ from ...recorder.steps import (
     ClipCounts,
     StepWatcher,
     of_groups,
+    paddle_settings,
     rates_by_name,
 )
 from ...tensors.types import Dense, from_numpy
@@ -202,15 +203,8 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
     rates = {_rate_of(optimizer, each) for each in group["params"]} or {optimizer.get_lr()}
     return {
         "lr": of_groups(sorted(rates)),
-        "momentum": getattr(optimizer, "_momentum", None),
+        **paddle_settings(optimizer),
         "dampening": 0.0 if isinstance(optimizer, paddle.optimizer.Momentum) else None,
-        "nesterov": getattr(optimizer, "_use_nesterov", None),
-        "betas": [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)],
-        "alpha": getattr(optimizer, "_rho", None),
-        "centered": getattr(optimizer, "_centered", None),
-        "eps": getattr(optimizer, "_epsilon", None),
-        "initial_accumulator_value": getattr(optimizer, "initial_accumulator_value", None),
-        "amsgrad": getattr(optimizer, "_amsgrad", None),
         "weight_decay": _weight_decay(optimizer, group),
     }
 

@@ -19,6 +19,7 @@ from ...recorder.clips import NativeCall
 from ...recorder.guard import Call
 from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller
+from ...recorder.samples import positions
 from ...recorder.steps import BACKWARD, LOSSES, UNSCALED
 from ...tensors.types import from_numpy
 from .native_call import ObservedTensors
@@ -43,7 +44,7 @@ UnsortedSegmentSum to convert IndexedSlices."""
 
 
 class RawGradient(NamedTuple):
-    tensor: Any
+    sampled: Any
     graph: Any
     """None in eager mode."""
 
@@ -51,7 +52,7 @@ class RawGradient(NamedTuple):
 
 
 RAW: dict[int, RawGradient] = {}
-"""{`id` of a variable: its last gradient of a tape}."""
+"""{`id` of a variable: its last gradient of a tape, sampled}."""
 
 CLIPS = [0]
 """The number of clips that were called, or built into a graph."""
@@ -119,19 +120,33 @@ def _keep_raw(sources: Sequence[GradientSource | None], gradients: Sequence[Any]
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     for source, gradient in zip(sources, gradients, strict=True):
         if source is not None and isinstance(gradient, tf.Tensor) and not is_scaled:
-            RAW[_key(source.variable)] = RawGradient(gradient, graph, CLIPS[0])
+            RAW[_key(source.variable)] = RawGradient(sampled(gradient), graph, CLIPS[0])
 
 
 def _key(variable: Any) -> int:
     return id(variable._value if hasattr(variable, "path") else variable)  # a variable of Keras has a path
 
 
+def is_eager() -> bool:
+    return bool(tf.executing_eagerly())
+
+
+def sampled(tensor: Any) -> Any:
+    """Return the elements of the sample and the norm, or in a graph the whole tensor, because further arithmetic in a
+    graph could change its rounding."""
+    if not tf.executing_eagerly():
+        return tf.convert_to_tensor(tensor)  # reads a variable before the step changes it
+    flat = tf.reshape(tensor, [-1])
+    flat = flat if flat.dtype == tf.float64 else tf.cast(flat, tf.float32)
+    return tf.concat([tf.gather(flat, positions(tuple(tensor.shape))), tf.reshape(tf.norm(flat), [1])], 0)
+
+
 def raw_gradients(variables: Sequence[Any]) -> dict[int, Any]:
-    """Return {`id` of a variable: its gradient}, with None if a clip came after the tape."""
+    """Return {`id` of a variable: its gradient, sampled}, with None if a clip came after the tape."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     found = {id(each): RAW.get(_key(each)) for each in variables}
     return {
-        key: None if raw is None or raw.graph is not graph or raw.clips != CLIPS[0] else raw.tensor
+        key: None if raw is None or raw.graph is not graph or raw.clips != CLIPS[0] else raw.sampled
         for key, raw in found.items()
     }
 

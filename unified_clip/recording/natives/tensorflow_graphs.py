@@ -14,21 +14,10 @@ from ...recorder.guard import Call
 from ...recorder.hooks import HOOKS, RecordingHook
 from ...recorder.lines import caller
 from ...recorder.steps import STEP, names_of_step, record_step
+from ...recorder.tensorflow1 import BETAS, SETTINGS, attribute_of, class_name
+from ...recorder.tensorflow1_graphs import is_tensorflows
 
-SETTINGS = {
-    "_momentum": "momentum",
-    "_use_nesterov": "nesterov",
-    "_centered": "centered",
-    "_epsilon": "eps",
-    "epsilon": "eps",
-    "_initial_accumulator_value": "initial_accumulator_value",
-}
-"""{attribute: setting}. The attributes without "_" are those of BERT's AdamWeightDecayOptimizer."""
-
-RATES, BETAS = ("_lr", "_learning_rate", "learning_rate"), (("_beta1", "beta_1"), ("_beta2", "beta_2"))
-
-UPDATES = {"apply_gradients", "_apply_dense", "_resource_apply_dense"}
-"""Methods in which a subclass implements its own update."""
+RATES = ("_lr", "_learning_rate", "learning_rate")
 
 OWN_STEPS: WeakSet[type] = WeakSet()
 """Classes outside TensorFlow that override `apply_gradients`."""
@@ -89,13 +78,9 @@ def _created(call: Call) -> Iterator[None]:
 
 
 def _watch_own_steps(kind: type) -> None:
-    if "apply_gradients" in vars(kind) and not _is_tensorflows(kind) and kind not in OWN_STEPS:
+    if "apply_gradients" in vars(kind) and not is_tensorflows(kind) and kind not in OWN_STEPS:
         OWN_STEPS.add(kind)
         watch([(kind, "apply_gradients")], STEP, _step)
-
-
-def _is_tensorflows(kind: type) -> bool:
-    return kind.__module__.startswith("tensorflow.")
 
 
 def _step(call: Call) -> Iterator[None]:
@@ -111,8 +96,8 @@ def _step(call: Call) -> Iterator[None]:
 
 def _record_step(optimizer: Any, update: Any, variables: Sequence[Any]) -> Any:
     """Record the step, and return `update`. In a graph for a session, return an operation that does both."""
-    rate = optimizer._call_if_callable(_attribute(optimizer, RATES))
-    betas = [_attribute(optimizer, names) for names in BETAS]
+    rate = optimizer._call_if_callable(attribute_of(optimizer, RATES))
+    betas = [attribute_of(optimizer, names) for names in BETAS]
     settings = {
         name: getattr(optimizer, attribute) for attribute, name in SETTINGS.items() if hasattr(optimizer, attribute)
     }
@@ -121,7 +106,7 @@ def _record_step(optimizer: Any, update: Any, variables: Sequence[Any]) -> Any:
     if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
         settings["initial_accumulator_value"] = 1.0
     names = names_of_step(getattr(each, "path", None) or each.name.removesuffix(":0") for each in variables)
-    kind, passes = _class_name(optimizer), {"gradients": len(variables), "place": caller(), **names}
+    kind, passes = class_name(optimizer), {"gradients": len(variables), "place": caller(), **names}
 
     def receive(*rates: Any) -> None:
         record_step(kind, {"lr": rates[0] if rates else None, **settings}, passes, id(optimizer))
@@ -133,15 +118,3 @@ def _record_step(optimizer: Any, update: Any, variables: Sequence[Any]) -> Any:
     with tf.control_dependencies([update]):
         report = call_on_cpu(receive, rates)
     return tf.group(update, report)
-
-
-def _attribute(optimizer: Any, names: Sequence[str]) -> Any:
-    return next((getattr(optimizer, name) for name in names if hasattr(optimizer, name)), None)
-
-
-def _class_name(optimizer: Any) -> str:
-    """Return a name such as "tf.compat.v1.train.Adam". Skip subclasses without their own update."""
-    kind = next(each for each in type(optimizer).__mro__ if _is_tensorflows(each) or UPDATES & vars(each).keys())
-    if _is_tensorflows(kind):
-        return f"tf.compat.v1.train.{kind.__name__.removesuffix('Optimizer')}"
-    return f"{kind.__module__}.{kind.__name__}"
