@@ -26,6 +26,7 @@ EXAMPLE = PAGE.with_name("paddle_1")
 
 ENVIRONMENTS = {
     "paddle-1.8.5": ("python3.7", "paddlepaddle==1.8.5", "protobuf<3.21", "numpy<1.22"),
+    "paddle-2.6.2": ("python3.8", "paddlepaddle==2.6.2", "numpy<2"),
     "tensorflow-1.15.5": ("python3.7", "tensorflow==1.15.5", "protobuf<3.21", "numpy<1.19"),
     "torch-1.8.1": ("python3.7", "torch==1.8.1", "numpy<1.22"),
     "torch-1.13.1": ("python3.9", "torch==1.13.1", "numpy<2"),
@@ -143,6 +144,23 @@ with fluid.dygraph.guard():
         optimizer.minimize(loss)
         optimizer.clear_gradients()
 """,
+    "paddle-2.6.2": """
+import numpy as np, paddle
+data = np.load("data.npz")
+init = {name: paddle.nn.initializer.Assign(data[name]) for name in ("w1", "b1", "w2", "b2")}
+model = paddle.nn.Sequential(
+    paddle.nn.Linear(6, 8, init["w1"], init["b1"]), paddle.nn.Tanh(), paddle.nn.Linear(8, 3, init["w2"], init["b2"])
+)
+rate = paddle.optimizer.lr.StepDecay(0.1, 2, 0.5)
+clip = paddle.nn.ClipGradByGlobalNorm(0.5)
+optimizer = paddle.optimizer.Momentum(rate, 0.9, model.parameters(), weight_decay=0.3, grad_clip=clip)
+for batch in range(6):
+    x, y = (paddle.to_tensor(data[name][batch]) for name in "xy")
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    rate.step()
+""",
     "paddle-1.8.5 static": """
 import numpy as np, paddle.fluid as fluid
 data = np.load("data.npz")
@@ -201,7 +219,7 @@ def test_a_training_of_an_old_release_has_the_recipe_of_its_port(folder: Path, n
     is_torch = name not in TRAIN
     old, new = folder / "before.py", folder / "after.py"
     old.write_text(TRAIN.get(name, PORT), encoding="utf-8")
-    port = PORT.replace("0.1, 0.9)", "0.1, 0.9, weight_decay=0.3)") if "static" in name else PORT
+    port = PORT.replace("0.1, 0.9)", "0.1, 0.9, weight_decay=0.3)") if "0.3" in TRAIN.get(name, "") else PORT
     new.write_text(port if is_torch else port.replace("CLIP = None", WITHOUT_EPS), encoding="utf-8")
     files = (
         _record(_old_python(name.split()[0]), old, folder / "old.jsonl"),

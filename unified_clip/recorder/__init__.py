@@ -15,8 +15,12 @@ PYTHON = (3, 10)
 OLDEST = {"torch": "2.4", "tensorflow": "2.15", "paddle": "2.6", "jax": "0.5.3", "mlx": "0.32.4", "numpy": "1.26"}
 """The oldest release of each framework that the tests have run with. `pyproject.toml` has the same releases."""
 
-HOOKS_OF = {"torch": "pytorch", "tensorflow": "tensorflow1", "paddle": "fluid"}
-"""{framework: module with the hooks for its old releases}."""
+HOOKS_OF = {
+    "torch": ("pytorch", "pytorch"),
+    "tensorflow": ("tensorflow1", "tensorflow1"),
+    "paddle": ("fluid", "paddle2"),
+}
+"""{framework: modules with the hooks for release 1, and for newer releases}."""
 
 ALONE = {"torch": (2, 4), "tensorflow": (2,), "paddle": (2,)}
 """Older releases than these are recorded by this folder alone, whatever the release of Python."""
@@ -32,7 +36,16 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
+def _installed(framework: str) -> tuple[int, ...]:
+    return _numbers(getattr(sys.modules.get(framework), "__version__", ""))
+
+
+def hooks_of(framework: str) -> str:
+    old, new = HOOKS_OF[framework]
+    return old if _installed(framework)[:1] == (1,) else new
+
+
 def is_old_environment(framework: str) -> bool:
     """Return whether unified_clip itself cannot run in this process, which has imported a framework."""
-    installed = _numbers(getattr(sys.modules.get(framework), "__version__", ""))
+    installed = _installed(framework)
     return sys.version_info < PYTHON or (any(installed) and installed < ALONE.get(framework, ()))

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import HOOKS_OF
+from . import HOOKS_OF, hooks_of
 from .guard import print_instead
 from .hooks import HOOKS, OUTPUT
 from .lines import header, write_line
@@ -151,4 +151,4 @@ def start(recording: FileRecording) -> None:
 
 
 def _install(framework: str) -> None:
-    import_module(f".{HOOKS_OF[framework]}", __package__).install_alone()
+    import_module(f".{hooks_of(framework)}", __package__).install_alone()

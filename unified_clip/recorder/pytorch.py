@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-import numpy as np
 import torch
 from torch.optim import optimizer as optimizers
 
@@ -258,18 +257,9 @@ def _tensors_at(optimizer: Any) -> dict[str, Any] | None:
         for (name, each), row in zip(named.items(), numbers)
     }
     if WATCHER.changed is not None:  # otherwise, a recorded clip changes them
-        _add_raw(tensors, {canonical(name): WATCHER.raw.get(id(each)) for name, each in named.items()})
+        # also if `.data` hides a change
+        WATCHER.add_raw(tensors, {canonical(name): WATCHER.raw.get(id(each)) for name, each in named.items()})
     return tensors or None
-
-
-def _add_raw(tensors: dict[str, Any], raw: dict[str, Any]) -> None:
-    """Add the samples of the gradients after the backward pass that differ at the step, also if `.data` hides this."""
-    found = {name: row.tolist() for name, row in raw.items() if row is not None}
-    changed = [n for n, row in found.items() if not np.array_equal(row[:-1], tensors[n]["sample"], equal_nan=True)]
-    if changed or WATCHER.changed:
-        WATCHER.changed = max(WATCHER.changed or 0, len(changed))
-        for name, (*sample, norm) in found.items():
-            tensors[name].update({"raw_sample": sample, "raw_norm": norm})
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

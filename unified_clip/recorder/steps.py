@@ -94,10 +94,10 @@ class ClipCounts:
             if each is None or not self._is_parameter(each):
                 self._are_known = False
             else:
-                times = self._times(each) + 1
+                times = self.times(each) + 1
                 self._clipped[id(each)] = ClippedGradient(ref(each), times, self._state_of(each), self._calls)
 
-    def _times(self, parameter: Any) -> int:
+    def times(self, parameter: Any) -> int:
         clipped = _of(self._clipped, parameter)
         is_old = clipped is None or (clipped.is_used and clipped.state != self._state_of(parameter))
         return 0 if clipped is None or is_old else clipped.times
@@ -123,7 +123,7 @@ class ClipCounts:
     def take(self, parameters: Sequence[Any], name_of: Callable[[Any], str | None]) -> dict[str, Any]:
         """Return the fields of a step that updates these parameters."""
         fields: dict[str, Any] = {"gradients": len(parameters)}
-        times = {id(each): self._times(each) for each in parameters}
+        times = {id(each): self.times(each) for each in parameters}
         clipped = [key for key, number in times.items() if number]
         if self._are_known:
             fields["clip_counts"] = dict(sorted(Counter(times.values()).items()))
@@ -144,7 +144,7 @@ class ClipCounts:
 
     def _was_dropped(self, parameter: Any) -> bool:
         """Return whether a clip was lost, and no later one replaced it."""
-        return _of(self._dropped, parameter) is not None and not self._times(parameter)
+        return _of(self._dropped, parameter) is not None and not self.times(parameter)
 
 
 def _of(clipped: Mapping[int, ClippedGradient], parameter: Any) -> ClippedGradient | None:
@@ -185,6 +185,11 @@ class StepWatcher:
 
     def on_empty_clip(self, parameters: Sequence[Any]) -> None:
         self._empty_clips.append((bool(parameters), self._backward_calls))
+
+    def add_raw(self, tensors: dict[str, Any], raw: Mapping[str, Any]) -> None:
+        """Call this only if no recorded clip changes the gradients."""
+        rows = {name: row.tolist() for name, row in raw.items() if row is not None}
+        self.changed = count_changed(tensors, rows, self.changed or 0)
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
         for recording in OUTPUT.recordings:
@@ -269,6 +274,22 @@ def tensor_at_step(shape: Sequence[int], gradient: Sequence[float], weight: Sequ
     *sample, norm = gradient
     weights = {} if weight is None else {"weight_sample": list(weight)}
     return {"shape": list(shape), "norm": norm, "sample": sample, **weights}
+
+
+def count_changed(tensors: dict[str, Any], raw: Mapping[str, Sequence[float]], known: int = 0) -> int | None:
+    """Return how many gradients differ from those after the backward pass, or None if some of these are unknown. If any
+    gradient differs, add the samples after the backward pass.
+
+    raw: {parameter: the elements of the sample, and the norm}
+    known: How many gradients have changed at least."""
+    changed = max(known, sum(not _is_same(row[:-1], tensors[name]["sample"]) for name, row in raw.items()))
+    for name, (*sample, norm) in raw.items() if changed else ():
+        tensors[name].update({"raw_sample": sample, "raw_norm": norm})
+    return changed if changed or (tensors and raw.keys() == tensors.keys()) else None
+
+
+def _is_same(a: Sequence[float], b: Sequence[float]) -> bool:
+    return all(left == right or (left != left and right != right) for left, right in zip(a, b))  # NaN is the same
 
 
 def rates_by_name(rates: Iterable[tuple[str | None, Any]]) -> dict[str, Any]:

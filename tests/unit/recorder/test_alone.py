@@ -23,6 +23,7 @@ FRAMEWORK = {
     "tensorflow1": "tensorflow",
     "tensorflow1_graphs": "tensorflow",
     "fluid": "paddle",
+    "paddle2": "paddle",
 }
 STANDARD = {*sys.stdlib_module_names, "__future__"}
 

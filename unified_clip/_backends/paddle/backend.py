@@ -93,6 +93,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return NAMES.get(tensor.dtype) or getattr(tensor.dtype, "name", str(tensor.dtype)).removeprefix("paddle.")
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        if isinstance(tensor, paddle.Tensor) and tensor.is_selected_rows():  # whose `shape` counts only the stored rows
+            return (tensor.get_selected_rows().height(), *tensor.shape[1:])
         return tuple(None if length < 0 else length for length in tensor.shape)
 
     def parameter_name(self, parameter: Any) -> str | None:

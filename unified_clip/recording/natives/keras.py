@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 
 from ..._core.observer import Rule
 from ..._kit import keras_releases
@@ -17,7 +16,16 @@ from ...recorder.guard import Call
 from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller, canonical
 from ...recorder.samples import positions, sample
-from ...recorder.steps import LOSS, STEP, UNSCALED, names_of_step, of_groups, record_step, tensor_at_step
+from ...recorder.steps import (
+    LOSS,
+    STEP,
+    UNSCALED,
+    count_changed,
+    names_of_step,
+    of_groups,
+    record_step,
+    tensor_at_step,
+)
 from .observer import OBSERVER, RunningNativeCall, ran, without_none
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
@@ -248,8 +256,5 @@ def _tensors(sampled: Sequence[SampledParameter], arrays: Sequence[Any], *, is_w
         tensors[each.name] = tensor_at_step(each.shape, gradient, weight[:-1])
         if each.raw is not None:
             raw[each.name] = next(found)
-    changed = [n for n, row in raw.items() if not np.array_equal(row[:-1], tensors[n]["sample"], equal_nan=True)]
-    for name, (*elements, norm) in raw.items() if changed else ():
-        tensors[name] |= {"raw_sample": elements, "raw_norm": norm}
-    are_known = tensors and len(raw) == len(tensors)
-    return ({"tensors": tensors} if tensors else {}) | ({"changed": len(changed)} if are_known else {})
+    changed = count_changed(tensors, raw)
+    return ({"tensors": tensors} if tensors else {}) | ({} if changed is None else {"changed": changed})

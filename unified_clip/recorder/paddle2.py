@@ -1,0 +1,361 @@
+"""Record Paddle 2 and 3: their own clipping, backward passes, losses and steps of optimizers."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+import numpy as np
+import paddle
+from paddle.amp.grad_scaler import AmpScaler
+
+from .clips import CLIPS, NativeCall, Row, clip_parameters, norm_of, record_call, row
+from .hooks import HOOKS, OUTPUT, RecordingHook
+from .lines import caller, canonical
+from .samples import positions, sample
+from .steps import (
+    BACKWARD,
+    LOSSES,
+    STEP,
+    ClipCounts,
+    StepWatcher,
+    of_groups,
+    paddle_settings,
+    rates_by_name,
+    tensor_at_step,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from .guard import Call, Observer
+
+    Pairs = Sequence[tuple[Any, Any]]
+    """(parameter, gradient)."""
+
+
+class InProgram(NamedTuple):
+    """A clip in a static program. `before` and `after` contain variables of the program."""
+
+    call: NativeCall
+    names: Sequence[str]
+    before: Sequence[Any]
+    after: Sequence[Any]
+    place: str | None
+
+
+class RecordClip(NamedTuple):
+    """How to record a clip."""
+
+    observer: Callable[[Observer], Observer]
+    pairs: Callable[[Call, NativeCall, Pairs], Iterator[None]]
+    parameters: Observer
+    """Records a call whose first argument is the parameters."""
+
+    run: Callable[[InProgram, Sequence[Any], Sequence[Any], Sequence[Any]], object]
+    """Records a run of a clip in a program. Gets the arrays before and after the clip, and of the weights."""
+
+
+def _gradient_state(parameter: Any) -> object:
+    gradient = parameter.grad
+    return gradient if gradient is None else (gradient.data_ptr(), gradient.inplace_version)
+
+
+def _has_no_gradient(parameter: Any) -> bool:
+    return parameter.grad is None or not bool((parameter.grad != 0).any())
+
+
+WATCHER = StepWatcher(ClipCounts(_gradient_state, lambda tensor: not tensor.stop_gradient, _has_no_gradient))
+
+PROGRAMS: dict[Any, list[InProgram]] = {}
+
+STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[Any]]]] = WeakKeyDictionary()
+"""{optimizer: (settings, parameters) of each group that the current step has updated}."""
+
+OPTIMIZERS: WeakSet[Any] = WeakSet()
+
+SAMPLE = RecordingHook("samples of Paddle", "a sample of a gradient")
+
+
+def install(clip: RecordClip) -> None:
+    OUTPUT.on_clipped.append(_clipped)
+    by_class = clip.observer(functools.partial(_clip, clip))
+    for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
+        HOOKS.wrap([(kind, "__call__")], f"a call of paddle.nn.{kind.__name__}", by_class)
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        HOOKS.wrap([(paddle.nn.utils, name)], f"a call of paddle.nn.utils.{name}", clip.observer(clip.parameters))
+    HOOKS.wrap([(paddle.static.Executor, "run")], "a run of a static program", functools.partial(_run, clip))
+    HOOKS.wrap([(paddle.Tensor, "backward")], BACKWARD, _backward)
+    HOOKS.wrap([(paddle.optimizer.Optimizer, "__init__")], "an optimizer", _created)
+    HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], STEP, _step)
+    HOOKS.wrap([(paddle.optimizer.Optimizer, "append_regularization_ops")], STEP, _clipped_before_step)
+    HOOKS.on_switch(STEPPED.clear, STEPPED.clear)
+    HOOKS.wrap([(AmpScaler, "scale")], "a loss scale", _scaled)
+    HOOKS.wrap([(AmpScaler, "_unscale")], "a loss scale", _unscaled)
+
+
+def install_alone() -> None:
+    parameters = functools.partial(
+        clip_parameters, framework="paddle", row_of=_row_of_parameter, on_empty=WATCHER.on_empty_clip
+    )
+    install(RecordClip(CLIPS.observer, _record_pairs, parameters, _record_run))
+
+
+def _record_pairs(called: Call, call: NativeCall, pairs: Pairs) -> Iterator[None]:
+    rows, place = [_row(p, g, call.order) for p, g in pairs], caller()
+    yield
+    record_call(call, rows, place)
+    OUTPUT.report_clipped(call.name, [p for p, _ in pairs])
+
+
+def _record_run(clip: InProgram, before: Sequence[Any], after: Sequence[Any], weights: Sequence[Any]) -> None:
+    rows = [row(*each, clip.call.order) for each in zip(clip.names, before, weights)]
+    record_call(clip.call, rows, clip.place)
+
+
+def _row_of_parameter(parameter: Any, position: int, p: float) -> Row:
+    return _row(parameter, parameter.grad, p)
+
+
+def _row(parameter: Any, gradient: Any, p: float) -> Row:
+    dtype = str(gradient.dtype).rpartition(".")[2]
+    return row(parameter.name, _array(gradient), _array(parameter), p)._replace(dtype=dtype)
+
+
+def _array(tensor: Any) -> Any:
+    if tensor.is_selected_rows():  # the gradient of a sparse embedding
+        selected = tensor.get_selected_rows()
+        values = np.array(selected.get_tensor())
+        dense = np.zeros([selected.height(), *values.shape[1:]], values.dtype)
+        np.add.at(dense, selected.rows(), values)
+        return dense
+    return (tensor.astype("float32") if tensor.dtype == paddle.bfloat16 else tensor).numpy()
+
+
+# -- clips
+
+
+def _clip(clip: RecordClip, called: Call) -> Iterator[None]:
+    rule, params_grads = called.args
+    call = _describe_call(rule, f"paddle.nn.{type(rule).__name__}")
+    if paddle.in_dynamic_mode():
+        yield from clip.pairs(called, call, clipped_pairs(params_grads))
+    else:
+        yield from _add_to_program(call, called)
+
+
+def clip_by_unified_clip(called: Call) -> Iterator[None]:
+    """Only static programs need hooks for unified_clip's classes."""
+    if not paddle.in_dynamic_mode():
+        yield from _add_to_program(_describe_call(called.args[0], type(called.args[0]).__name__), called)
+
+
+def _add_to_program(call: NativeCall, called: Call) -> Iterator[None]:
+    pairs = clipped_pairs(called.args[1])
+    yield
+    names, before, after = [p.name for p, _ in pairs], [g for _, g in pairs], results(called.result, pairs)
+    PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(
+        InProgram(call, names, before, after, caller())
+    )
+
+
+def clipped_pairs(params_grads: Any) -> list[tuple[Any, Any]]:
+    return [(p, g) for p, g in params_grads if g is not None and getattr(p, "need_clip", True) is not False]
+
+
+def results(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+    clipped = {p.name: g for p, g in result}
+    return [clipped[p.name] for p, _ in pairs]
+
+
+def _describe_call(clip: Any, name: str) -> NativeCall:
+    if hasattr(clip, "max"):
+        return NativeCall(name, "paddle", "value", (float(clip.min), float(clip.max)), None, None)
+    return NativeCall(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
+
+
+def _run(clip: RecordClip, called: Call) -> Iterator[None]:
+    """Also fetch the gradients before and after each clip from `Executor.run`."""
+    arguments = called.arguments
+    clips = PROGRAMS.get(arguments.get("program") or paddle.static.default_main_program(), [])
+    if not clips:
+        return
+    own = list(arguments.get("fetch_list") or [])
+    weights = [list(map(_weight, each.names)) for each in clips]
+    gradients = [gradient for each in clips for gradient in (*each.before, *each.after)]
+    called.args, called.kwargs = (), {**arguments, "fetch_list": [*own, *gradients]}
+    yield
+    fetched, called.result = called.result, called.result[: len(own)]
+    values = iter([np.array(array) for array in fetched[len(own) :]])
+    for each, of_clip in zip(clips, weights):
+        before, after = ([next(values) for _ in each.names] for _ in range(2))
+        clip.run(each, before, after, of_clip)
+
+
+def _weight(name: str) -> Any:
+    variable = paddle.static.global_scope().find_var(name)
+    return None if variable is None else np.array(variable.get_tensor())
+
+
+# -- backward passes and steps
+
+
+def _created(call: Call) -> Iterator[None]:
+    yield
+    OPTIMIZERS.add(call.args[0])
+
+
+def _backward(call: Call) -> Iterator[None]:
+    WATCHER.before_backward()
+    _add_loss(*call.args, **call.kwargs)
+    yield
+    WATCHER.clips.after_backward()
+    WATCHER.raw = SAMPLE.run(_raw_gradients) or {}
+
+
+def _clipped(call: str, parameters: Sequence[Any]) -> None:
+    if paddle.in_dynamic_mode():
+        WATCHER.clips.add([each for each in parameters if each is None or isinstance(each, paddle.Tensor)])
+
+
+def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
+    if grad_tensor is None and paddle.in_dynamic_mode() and tensor.size == 1:
+        LOSSES.add(tensor.detach().clone().item)  # the script may overwrite the loss before the step
+
+
+def _raw_gradients() -> dict[int, Any]:
+    """Sample the gradients after a backward pass, because the script's own code can change them before the step."""
+    optimizers = OPTIMIZERS if OUTPUT.norms and paddle.in_dynamic_mode() else ()
+    parameters = [each for own in optimizers for group in _groups(own) for each in group["params"]]
+    return {id(each): _sampled(each.grad) for each in parameters if _has_sample(each.grad)}
+
+
+def _has_sample(gradient: Any) -> bool:
+    is_known = gradient is not None and (gradient.is_dense() or gradient.is_selected_rows())
+    return is_known and bool(gradient.size) and not gradient.is_complex()
+
+
+def _sampled(tensor: Any) -> Any:
+    """Return the elements of the sample, and the norm, without waiting for the device."""
+    if tensor.is_selected_rows():
+        array = _array(tensor)
+        return np.array([*sample(array), norm_of(array, 2.0)])
+    with paddle.no_grad():
+        flat = tensor.detach().flatten()
+        flat = flat if flat.dtype == paddle.float64 else flat.astype("float32")
+        places = paddle.to_tensor(positions(tuple(tensor.shape)))
+        return paddle.concat([paddle.gather(flat, places), flat.norm().reshape([1])])
+
+
+def _clipped_before_step(called: Call) -> Iterator[None]:
+    """Paddle clips, then adds the weight decay, then steps."""
+    if OUTPUT.norms and paddle.in_dynamic_mode():
+        pairs = [(p, g) for p, g in called.args[1] if _has_sample(g)]
+        SAMPLE.run(_add_tensors, called.args[0], pairs)
+    yield
+
+
+def _add_tensors(optimizer: Any, pairs: Pairs) -> None:
+    names = {id(p): canonical(_name_of(optimizer, p)) for p, _ in pairs}
+    rows = {id(p): (p, _sampled(g), _sampled(p)) for p, g in pairs}
+    tensors = {
+        names[key]: tensor_at_step(p.shape, gradient.tolist(), weight.tolist()[:-1])
+        for key, (p, gradient, weight) in rows.items()
+    }
+    if not any(WATCHER.clips.times(p) for p, _ in pairs):  # otherwise, a recorded clip changes them
+        WATCHER.add_raw(tensors, {names[id(p)]: WATCHER.raw.get(id(p)) for p, _ in pairs})
+    WATCHER.tensors = {**(WATCHER.tensors or {}), **tensors}
+
+
+def _step(call: Call) -> Iterator[None]:
+    """Paddle calls `Optimizer._apply_optimize` for each parameter group."""
+    optimizer = call.args[0]
+    try:
+        yield
+    except GeneratorExit:
+        STEPPED.pop(optimizer, None)
+        WATCHER.tensors = None
+        raise
+    if paddle.in_dynamic_mode():
+        _record_step(optimizer)
+
+
+def _record_step(optimizer: Any) -> None:
+    groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
+    group = groups[len(stepped)]
+    changed = [each for each in group["params"] if each.grad is not None]
+    stepped.append((_settings_of(optimizer, group), changed))
+    if len(stepped) < len(groups):
+        return
+    del STEPPED[optimizer]
+    settings = {name: of_groups([each[name] for each, _ in stepped]) for name in stepped[0][0]}
+    parameters = [each for _, of_group in stepped for each in of_group]
+    fields = rates_by_name((each.name, _rate_of(optimizer, each)) for each in parameters)
+    name = f"paddle.optimizer.{type(optimizer).__name__}"
+    is_cleared = functools.partial(_is_cleared, ref(optimizer))
+    name_of = functools.partial(_name_of, optimizer)
+    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, parameters, name_of)
+
+
+def _name_of(optimizer: Any, parameter: Any) -> str:
+    """Return the name that the clips of `as_paddle(model)` have, or the name that Paddle gave the parameter."""
+    names = getattr(optimizer._grad_clip, "by_own_name", None) or {}
+    return str(names.get(parameter.name, parameter.name))
+
+
+def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
+    rates = {_rate_of(optimizer, each) for each in group["params"]} or {optimizer.get_lr()}
+    return {
+        "lr": of_groups(sorted(rates)),
+        **paddle_settings(optimizer),
+        "dampening": 0.0 if isinstance(optimizer, paddle.optimizer.Momentum) else None,
+        "weight_decay": _weight_decay(optimizer, group),
+    }
+
+
+def _rate_of(optimizer: Any, parameter: Any) -> float:
+    return float(optimizer.get_lr() * (getattr(parameter, "optimize_attr", None) or {}).get("learning_rate", 1.0))
+
+
+def _weight_decay(optimizer: Any, group: Any) -> Any:
+    decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
+    return None if None in decays else of_groups(sorted(decays))
+
+
+def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
+    if hasattr(optimizer, "_lamb_weight_decay"):
+        excludes = optimizer._exclude_from_weight_decay_fn
+        return 0.0 if excludes and excludes(parameter) else optimizer._lamb_weight_decay
+    if hasattr(optimizer, "_weight_decay"):  # of AdamW
+        decays = getattr(optimizer, "_apply_decay_param_fun", None)
+        return 0.0 if decays and not decays(parameter.name) else optimizer._weight_decay
+    decay = getattr(parameter, "regularizer", None) or optimizer.regularization
+    if decay is None:  # Momentum stores its L2 decay in `regularization_coeff`
+        return float(group.get("regularization_coeff", getattr(optimizer, "_regularization_coeff", 0.0)))
+    return float(decay._coeff) if isinstance(decay, paddle.regularizer.L2Decay) else None
+
+
+def _scaled(call: Call) -> Iterator[None]:
+    yield
+    scaler = call.args[0]
+    if scaler.is_enable() and paddle.in_dynamic_mode():
+        WATCHER.scaling_begins(lambda: scaler._scale)
+
+
+def _unscaled(call: Call) -> Iterator[None]:
+    yield
+    WATCHER.scaling_ends()
+    WATCHER.raw = SAMPLE.run(_raw_gradients) or {}
+
+
+def _is_cleared(reference: ref[Any]) -> bool:
+    """A deleted optimizer counts as cleared."""
+    optimizer = reference()
+    tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
+    return all(map(_has_no_gradient, tensors))
+
+
+def _groups(optimizer: Any) -> list[Any]:
+    parameters = list(optimizer._param_groups or [])
+    return parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
