@@ -1,6 +1,6 @@
 """Measure the time that a recording adds to a training step of ResNet-50 on the CPU, with PyTorch's `clip_grad_norm_`.
 
-    python benchmarks/record_step.py 30 1  # repeats, and threads of PyTorch
+    python benchmarks/record_step.py 30 1 8 224  # repeats, threads of PyTorch, images, and their width and height
 
 Steps without a recording, with a recording, and with norms=True take turns in one process. Each number is the median
 difference between neighbouring steps. Other programs disturb processor time less than clock time.
@@ -21,7 +21,6 @@ from torch import nn
 
 import unified_clip
 
-BATCH, PIXELS = 4, 96
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and number of blocks."""
 
@@ -59,11 +58,11 @@ def resnet50() -> nn.Module:
     return model
 
 
-def training_step() -> Callable[[], None]:
+def training_step(batch: int, pixels: int) -> Callable[[], None]:
     torch.manual_seed(0)
     model = resnet50()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    images, labels = torch.randn(BATCH, 3, PIXELS, PIXELS), torch.randint(1000, (BATCH,))
+    images, labels = torch.randn(batch, 3, pixels, pixels), torch.randint(1000, (batch,))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -74,9 +73,9 @@ def training_step() -> Callable[[], None]:
     return step
 
 
-def main(repeats: int = 20, threads: int = 1) -> None:
+def main(repeats: int = 20, threads: int = 1, batch: int = 4, pixels: int = 96) -> None:
     torch.set_num_threads(threads)
-    step = training_step()
+    step = training_step(batch, pixels)
     step()
     times: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
@@ -102,4 +101,4 @@ def main(repeats: int = 20, threads: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    main(*map(int, sys.argv[1:5]))

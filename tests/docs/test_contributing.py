@@ -7,15 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SECTION = (
-    (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Layout of the code")[2].partition("\n## ")[0]
+    (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Layout of the code")[2].partition("\n## A")[0]
 )
 TREE = re.findall(r"^ {4}( *)(\S.*)$", SECTION, re.MULTILINE)
-PACKAGE = [*(ROOT / "unified_clip").rglob("*.*")]
 
 
-def files_at(path: str) -> list[Path]:
-    """Return the files with a path from the root, or with the end of a path in the package. `*` is a wildcard."""
-    return [*ROOT.glob(path), *(file for file in PACKAGE if file.match(path))]
+def exists(path: str) -> bool:
+    """Return whether a path from the root, or from the package, exists."""
+    return (ROOT / path).exists() or (ROOT / "unified_clip" / path).exists()
 
 
 def listed() -> list[Path]:
@@ -39,24 +38,9 @@ def test_every_package_is_in_the_tree() -> None:
 
 
 def test_the_table_of_changes_names_files_that_exist() -> None:
-    paths = re.findall(r"`((?:[\w<>*.-]+/)*[\w*.-]+\.(?:py|hpp|toml|json|md))`", SECTION)
+    paths = re.findall(r"`((?:[\w.]+/)+|(?:[\w.]+/)*[\w.]+\.(?:py|toml|md|yml))`", SECTION)
     assert len(paths) > 20
-    assert [path for path in paths if not files_at(path)] == []
-
-
-NAME_AND_FILE = re.compile(r"`(\w+(?:\.\w+)?)`(?:, `\w+`)*(?:,? and `\w+`)?\s+(?:in|of)\s+`((?:[\w.]+/)*\w+\.py)`")
-
-
-def test_names_are_defined_in_the_files_of_the_table() -> None:
-    pairs = NAME_AND_FILE.findall(SECTION)
-    assert len(pairs) > 40
-    assert [pair for pair in pairs if not defines(*pair)] == []
-
-
-def defines(name: str, path: str) -> bool:
-    definitions = (rf"^\s*(?:(?:async )?def|class|type) {part}\b|^\s*{part}\s*[:=]" for part in name.split("."))
-    patterns = [re.compile(part, re.MULTILINE) for part in definitions]
-    return any(all(pattern.search(file.read_text(encoding="utf-8")) for pattern in patterns) for file in files_at(path))
+    assert [path for path in paths if not exists(path)] == []
 
 
 def test_the_architecture_page_names_files_and_classes_that_exist() -> None:

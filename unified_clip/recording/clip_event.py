@@ -138,7 +138,7 @@ class ClipEvent:
         self.fields["parameters"] = fields
         leaves = {name: clip.gradients.leaves[index] for name, index in names.items()}
         weights = {
-            name: backend.as_tensor(leaf.parameter)
+            name: backend.as_tensor(leaf.parameter) if self.in_graph else backend.detached(leaf.parameter)
             for name, leaf in leaves.items()
             if leaf.parameter is not leaf.tensor and backend.is_tensor(leaf.parameter)
         }
@@ -212,9 +212,11 @@ class ClipEvent:
     ) -> None:
         if not tensors:
             return
-        path = path_over_all or backend.collect_tensors(list(tensors.values()), differentiable=False, in_place=False)
-        together = None if path is None or p != 2 or not path.on_host else path.per_tensor()
-        if together is not None:
+        together = path_over_all and path_over_all.per_tensor()
+        if together is None:
+            path = backend.collect_tensors(list(tensors.values()), differentiable=False, in_place=False)
+            together = path and path.per_tensor()
+        if together is not None and p == 2 and together.on_host:
             with together.scope():
                 for name, norm in zip(tensors, together.norm(p).tolist(), strict=True):
                     fields[name][key] = norm
