@@ -1,6 +1,6 @@
-"""Write the two tables of docs/native_differences.md from a parity report.
+"""Write the tables of docs/native_differences.md: two from a parity report, and that of old releases from a list.
 
-The sizes come from known.toml, so that every machine writes the same tables.
+The sizes come from known.toml, so that every machine writes the same tables. No machine needs the old releases.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unified_clip._kit import markdown
+from unified_clip.parity.known.entries import read as entries_of
 from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +22,8 @@ WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": 
 """{kind of a difference without a size: word in a table}."""
 
 PAGE = ROOT / "docs/native_differences.md"
-BEGIN, END = "<!-- {name}: `make native-tables` writes this from report/parity.json -->", "<!-- end of {name} -->"
+BEGIN, END = "<!-- {name}: `make native-tables` writes this from {source} -->", "<!-- end of {name} -->"
+REPORT, OLD = "report/parity.json", "parity/old/known.toml"
 
 Entry = Mapping[str, Any]
 
@@ -38,6 +40,7 @@ def main() -> int:
         return 2
     text = PAGE.read_text(encoding="utf-8")
     new = replaced(replaced(text, "summary", summary(report)), "details", details(report))
+    new = replaced(new, "old releases", old_releases(), OLD)
     if not options.check:
         PAGE.write_text(new, encoding="utf-8")
     elif new != text:
@@ -46,8 +49,8 @@ def main() -> int:
     return 0
 
 
-def replaced(text: str, name: str, table: str) -> str:
-    begin, end = BEGIN.format(name=name), END.format(name=name)
+def replaced(text: str, name: str, table: str, source: str = REPORT) -> str:
+    begin, end = BEGIN.format(name=name, source=source), END.format(name=name)
     start, stop = text.index(begin) + len(begin), text.index(end)
     return f"{text[:start]}\n\n{table}\n\n{text[stop:]}"
 
@@ -83,6 +86,23 @@ def details(report: Mapping[str, Any]) -> str:
         for (*words, reason), grouped in rows.items()
     ]
     return markdown.table(["what differs", "framework", "function", "by", "cases", "why"], lines)
+
+
+def old_releases() -> str:
+    titles = tomllib.loads((ROOT / "parity/old/suite.toml").read_text(encoding="utf-8"))["frameworks"]
+    entries = sorted(entries_of(ROOT / OLD), key=lambda entry: list(titles).index(entry.framework))
+    rows: dict[tuple[str, ...], dict[str, list[str]]] = {}  # entries that differ only in size and release share a row
+    for entry in entries:
+        what, _, reason = entry.reason.partition(": ")
+        row = rows.setdefault((what, f"`{entry.function}`", reason), {"releases": [], "sizes": []})
+        row["releases"].append(titles[entry.framework]["title"])
+        kind, number = entry.parts
+        row["sizes"].append(size_in_words(number) if number else WORDS[kind.partition(" ")[0]])
+    lines = [
+        [what, ", ".join(dict.fromkeys(row["releases"])), function, ", ".join(dict.fromkeys(row["sizes"])), reason]
+        for (what, function, reason), row in sorted(rows.items(), key=lambda item: (item[1]["releases"][0], item[0]))
+    ]
+    return markdown.table(["what differs", "release", "function", "by", "why"], lines)
 
 
 def title(entry: Entry) -> str:

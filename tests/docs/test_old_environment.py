@@ -250,3 +250,11 @@ def test_a_recording_leaves_the_script_as_it_is(tmp_path: Path, script: Path) ->
     found = (tmp_path / "run.jsonl").read_text(encoding="utf-8")
     counts = [found.count(f'"{field}": ') for field in ("rule", "optimizer", "warning")]
     assert wanted == "{} clips, {} steps, {} warnings".format(*counts)
+
+
+def test_parity_finds_the_listed_differences_of_old_releases(tmp_path: Path) -> None:
+    for name in ENVIRONMENTS:
+        _old_python(name)
+    command = [sys.executable, "-m", "unified_clip", "parity", "--suite", "parity/old", "--out", str(tmp_path)]
+    found = subprocess.run(command, check=False, cwd=ROOT, timeout=900, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout

@@ -13,7 +13,7 @@ from ..tensors.types import Dense, Stage, digest
 LEARNING_RATE = 0.5
 """A power of two, so that each SGD step rounds only once."""
 
-FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
+FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run", "not available"]
 
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .results import ParityReport, Result, UnifiedClipResult
+from .results import NativeResult, ParityReport, Result, UnifiedClipResult
 
 
 def exit_status(report: ParityReport) -> Literal[0, 1, 3]:
@@ -33,6 +33,8 @@ def is_incomplete(report: ParityReport) -> bool:
 def is_problem(report: ParityReport, framework: str, result: Result) -> bool:
     if result.verdict == "missing":
         return framework not in report.may_be_missing
+    if result.verdict == "not available":
+        return framework in report.unavailable or (isinstance(result, NativeResult) and result.is_users)
     return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
 
 

@@ -294,6 +294,14 @@ class ParityReport(ReportModel):
         return case.frameworks[problem.framework].get(problem.mode)
 
     @property
+    def unavailable(self) -> list[str]:
+        """The frameworks of which nothing ran, because their old releases have nothing that the suite tests."""
+        verdicts: dict[str, set[str]] = {}
+        for name, result in [*self.results(), *self.natives()]:
+            verdicts.setdefault(name, set()).add(result.verdict)
+        return [name for name, each in verdicts.items() if each == {"not available"}]
+
+    @property
     def absent(self) -> list[str]:
         """The missing frameworks whose absence the suite allows."""
         results = [*self.results(), *self.natives()]

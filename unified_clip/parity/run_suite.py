@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .._kit import atomic_files
+from .._kit.display import counted
 from .._kit.workers import POLL_SECONDS
 from ..tensors.types import Gradient, densify
 from .judge import oracle, own_function_pairs
@@ -99,7 +101,6 @@ def _run_workers(
                 part = future.result()
                 results[name].by_case |= part.by_case
                 results[name].versions |= part.versions
-                results[name].printed += part.printed
         except BaseException:
             run_worker.STOP.set()  # and do not clear it: an interrupted submit leaves an unknown thread
             threads.shutdown(cancel_futures=True)
@@ -111,8 +112,9 @@ def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[st
     notes = [f"Not run, because of --without: {', '.join(suite.without)}."] if suite.without else []
     notes += suite.notes
     for name, each in results.items():
-        lines = dict.fromkeys(each.printed)
-        notes += [f"The process of {name} printed {line}. This output was ignored." for line in lines]
+        lacking = Counter(judged.result.detail for judged in each.by_case.values() if judged.lacks)
+        whats = [f"{what} ({counted(count, 'result')})" for what, count in lacking.items()]
+        notes += [f"Not available on {name}: {', '.join(whats)}."] if whats else []
     return notes + [f"Not called in this run: {function}." for function in _not_called(suite, results)]
 
 
@@ -170,7 +172,7 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
         for case in suite.cases
         if (judged := each.by_case.get((NATIVE, case.name)))
         and judged.result
-        and judged.result.verdict not in ("missing", "not run")
+        and judged.result.verdict not in ("missing", "not run", "not available")
     }
     return [
         f"{text} ({framework})"
@@ -219,7 +221,7 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
     complete = set(results)
     for framework, each in results.items():
         for (_, name), judged in each.by_case.items():
-            if judged.result and judged.result.is_failure:
+            if judged.result and judged.result.is_failure and judged.result.verdict != "not available":
                 complete.discard(framework)
             if judged.native:
                 natives[framework, name] = judged.native
@@ -241,7 +243,7 @@ def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[
         for mode, element in worst_elements(case, expected, judged, suite.frameworks[framework].tolerance).items():
             by_mode[mode].details = element
         for result in by_mode.values():
-            if result.verdict not in ("equal", "no norm", "close", "missing"):
+            if result.verdict not in ("equal", "no norm", "close", "missing", "not available"):
                 result.reproduce = command(suite.directory, case.name, framework)
         if judged:
             frameworks[framework] = FrameworkResult.model_validate(by_mode)

@@ -212,19 +212,21 @@ class ClipEvent:
     ) -> None:
         if not tensors:
             return
-        together = path_over_all and path_over_all.per_tensor()
-        if together is None:
-            path = backend.collect_tensors(list(tensors.values()), differentiable=False, in_place=False)
-            together = path and path.per_tensor()
-        if together is not None and p == 2 and together.on_host:
+        together = None
+        if p == 2 and not self.in_graph:
+            together = path_over_all and path_over_all.per_tensor()
+            if together is None:
+                path = backend.collect_tensors(list(tensors.values()), differentiable=False, in_place=False)
+                together = path and path.per_tensor()
+        if together is not None and together.on_host:
             with together.scope():
                 for name, norm in zip(tensors, together.norm(p).tolist(), strict=True):
                     fields[name][key] = norm
             return
         for name, tensor in tensors.items():
-            path = backend.path([tensor], differentiable=False)
-            with path.scope():
-                self._put(path, fields[name], key, path.norm(p))
+            own = backend.path([tensor], differentiable=False)
+            with own.scope():
+                self._put(own, fields[name], key, own.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
         if type(scalar) is float:

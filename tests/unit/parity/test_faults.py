@@ -188,12 +188,10 @@ def test_a_failed_worker_has_its_reason(parity: Parity, fault: str) -> None:
     assert re.search(r"FAIL: .* results? missing \(numpy\)", printed)
 
 
-def test_the_output_of_a_worker_is_reported_and_changes_no_result(parity: Parity) -> None:
-    garbage = "print('\\n\\x1b[31mgarbage ' + 'x' * 100)\nprint('more\\n' * 100000)"
-    status, [result], printed = parity(garbage)
+def test_the_output_of_a_worker_is_not_printed_and_changes_no_result(parity: Parity) -> None:
+    status, [result], printed = parity("print('\\n\\x1b[31mgarbage')\nprint('garbage\\n' * 100000)")
     assert (status, result["verdict"]) == (0, "equal")
-    assert f"The process of numpy printed '\\x1b[31mgarbage {'x' * 67}...'. This output was ignored." in printed
-    assert "more" not in printed
+    assert "garbage" not in printed
 
 
 def test_a_case_that_fails_does_not_change_the_results_of_other_cases(parity: Parity) -> None:

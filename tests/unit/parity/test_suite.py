@@ -260,11 +260,13 @@ def test_the_form_of_a_call_is_described_for_the_name_of_a_case() -> None:
 
 def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
     text = (SUITE.parent / "docs" / "parity.md").read_text(encoding="utf-8")
-    own, described, cases_, steps = (block.split("```")[0] for block in text.split("```toml\n")[1:])
+    own, old, described, cases_, steps = (block.split("```")[0] for block in text.split("```toml\n")[1:])
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "suite.toml").write_text(own, encoding="utf-8")
     np.savez(tmp_path / "gradients.npz", weight=np.ones(2, np.float32))
     assert len(suites.read(tmp_path / "own").cases) == 2 * 3
+    (tmp_path / "own" / "suite.toml").write_text(old + own[own.index("[[gradients]]") :], encoding="utf-8")
+    assert suites.read(tmp_path / "own").frameworks["paddle-1.8"].modes == ["native"]
     (tmp_path / "cases").mkdir()
     for name, content in (
         ("suite.toml", described), ("cases/a.toml", cases_), ("cases/b.toml", steps), ("known.toml", "")

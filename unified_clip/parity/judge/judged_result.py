@@ -42,6 +42,10 @@ class JudgedResult:
     needs_no_cause: bool = False
 
     @property
+    def lacks(self) -> bool:
+        return self.result is not None and self.result.verdict == "not available"
+
+    @property
     def native(self) -> NativeResult | None:
         return self.result if isinstance(self.result, NativeResult) and not self.result.is_failure else None
 

@@ -50,6 +50,7 @@ VERDICTS: Mapping[str, str] = {
     "unreadable": "the result of the framework's process cannot be read",
     "not run": "the case did not run, because several cases of its mode failed",
     "missing": "the framework or its package of clip functions cannot be imported",
+    "not available": "the old release of the framework cannot run the case",
 }
 
 AGREEING = ("equal", "close", "flushed")

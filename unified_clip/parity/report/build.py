@@ -53,7 +53,8 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
         by_framework = {}
         for framework in frameworks:
             results = [case.frameworks[framework].get(mode) for case in cases if framework in case.frameworks]
-            kinds = Counter[str](each.verdict for each in results if each and not (mode == NATIVE and each.is_failure))
+            ran = [each for each in results if each and each.verdict != "not available"]
+            kinds = Counter[str](each.verdict for each in ran if not (mode == NATIVE and each.is_failure))
             if kinds:
                 by_framework[framework] = dict(sorted(kinds.items()))
         return by_framework

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "generator": lambda items: (item for item in items),
-    "dict": lambda items: {f"gradient {index}": item for index, item in enumerate(items)},
-    "dict values": lambda items: dict(enumerate(items)).values(),
-    "named": lambda items: [(f"gradient {index}", item) for index, item in enumerate(items)],
-    "nested": lambda items: {"first": [items[0]], "rest": [list(items[1:])]},
-    "tensor": lambda items: items[0],
-}
+from ..old_releases.frameworks import CONTAINERS as CONTAINERS
+from ..old_releases.frameworks import leaves as leaves
 
 STRUCTURES = {
     "dict": "dict",
@@ -78,18 +70,6 @@ class CallForm(BaseModel):
 
 
 PLAIN = CallForm()
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
-        value = [value[1]]
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from leaves(item)
-    else:
-        yield value
 
 
 def structure(value: Any) -> str:

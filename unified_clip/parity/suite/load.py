@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -42,8 +43,8 @@ class Suite:
 
     def worker_arguments(self, name: str) -> tuple[Any, ...]:
         table = self.frameworks[name]
-        functions = (table.functions, self.root, table.returns, name) if table.functions else ()
-        return table.framework, table.python, *functions
+        options = (table.functions, self.root, table.returns, name, table.graph)
+        return table.framework, table.python, *(options if table.functions or table.graph else ())
 
 
 def file_of(path: Path) -> Path:
@@ -86,9 +87,16 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
         known = entries.read(known_file, accepting=accepting)
-    named = [(name, f"case {case.name!r}") for case in all_cases for name in case.options.frameworks]
+    absent = {*ADAPTERS.values()} - {table.framework for table in frameworks.values()}
+    named = [
+        (name, f"case {case.name!r}")
+        for case in all_cases
+        for name in case.options.frameworks
+        if name not in absent or absent.issuperset(case.options.frameworks)
+    ]
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
     _check_frameworks(file, frameworks, named)
+    all_cases = [_with_tables(case, frameworks) for case in all_cases]
     notes = []
     if known_file and not known_file.exists() and not accepting:
         notes = [f"{known_file} does not exist, so every difference fails the run."]
@@ -109,9 +117,19 @@ def _matching_files(pattern: str, file: Path) -> list[Path]:
     return matching
 
 
-def _check_frameworks(file: Path, frameworks: Collection[str], named: Iterable[tuple[str, str]]) -> None:
+def _tables_of(name: str, frameworks: Mapping[str, FrameworkTable]) -> list[str]:
+    """Return the tables that the name of a table or framework in `frameworks` of a case stands for."""
+    return [name] if name in frameworks else [table for table, each in frameworks.items() if each.framework == name]
+
+
+def _with_tables(case: Case, frameworks: Mapping[str, FrameworkTable]) -> Case:
+    tables = [table for name in case.options.frameworks for table in _tables_of(name, frameworks)]
+    return dataclasses.replace(case, options=case.options.model_copy(update={"frameworks": tables}))
+
+
+def _check_frameworks(file: Path, frameworks: Mapping[str, FrameworkTable], named: Iterable[tuple[str, str]]) -> None:
     for name, place in named:
-        if name not in frameworks:
+        if not _tables_of(name, frameworks):
             raise SuiteError(
                 f"{file}: {place} names the framework {name!r}, but the suite has no such framework. Correct the "
                 f"name, or add [frameworks.{name}]"

@@ -54,6 +54,16 @@ class PublicCall:
             return first, arguments[self.required[1]]
         return arguments.get("min", -first), first
 
+    def described(self, arguments: Arguments) -> dict[str, Any]:
+        """Return a call for the folder `old_releases`, which does not import this module."""
+        keys = ("style", "family", "required", "by_value", "by_total_norm")
+        described = {key: getattr(self, key) for key in keys}
+        if self.by_value:
+            described["bounds"] = self.bounds(arguments)
+        elif self.required and not self.is_adaptive:
+            described |= {"threshold": self.threshold(arguments), "norm": self.passed_norm(arguments)}
+        return described
+
 
 PYTORCH_EPS = 1e-6
 

@@ -201,6 +201,9 @@ class FrameworkTable(SuiteTable):
     """The Python interpreter that runs the worker, or a virtual environment. The path is relative to the suite's
     directory."""
 
+    graph: bool = False
+    """Whether the functions of an old release run in a session of TensorFlow 1, or in a static program of Paddle 1."""
+
     missing: Literal["allowed"] | None = None
     """With "allowed", missing packages of the framework do not fail the run."""
 

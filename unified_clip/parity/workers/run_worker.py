@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -17,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..._kit import workers
 from ..._kit.scratch import Scratch
@@ -25,11 +24,10 @@ from ...tensors.files import memmap
 from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
 from .worker_files import WorkItem, read_current, read_result, read_start, write_job
 
+FOR_OTHERS = Path(__file__).parents[1] / "old_releases" / "worker.py"
+"""What other interpreters run, because they can be too old for unified_clip."""
+
 MAX_FAILURES = 4
-
-KEPT_BYTES = 1 << 12
-
-SHOWN_CHARACTERS = 80
 
 STOP = threading.Event()
 """While this event is set, running workers are ended, and no new worker starts."""
@@ -41,8 +39,6 @@ OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 class WorkerResults:
     by_case: dict[tuple[str, str], Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    printed: list[str] = field(default_factory=list)
-    """For each start of the worker: the first line of unexpected output."""
 
 
 def command(
@@ -52,6 +48,7 @@ def command(
     root: Path = Path(),
     returns: Mapping[str, str] | None = None,
     table: str = "",
+    graph: bool = False,
 ) -> list[str]:
     """Return the command line of a worker. `run_worker` appends the input directory and the output directory.
 
@@ -59,11 +56,15 @@ def command(
     root: The directory that contains the files of the user's functions.
     returns: {public function: "gradients" or "nothing"} for functions that return no norm.
     table: The name of the framework's table in the suite.
+    graph: Whether an old release calls its functions in a graph.
     """
     options = ["--functions", json.dumps(dict(functions)), "--root", str(root.absolute())] if functions else []
     options += ["--returns", json.dumps(dict(returns))] if returns else []
     options += ["--table", table] if table else []
-    return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", *options, framework]
+    options += ["--graph"] if graph else []
+    is_other = graph or python != sys.executable
+    start = [str(FOR_OTHERS)] if is_other else ["-m", "unified_clip.parity.workers.worker"]
+    return [python, "-X", "faulthandler", *start, *options, framework]
 
 
 NO_RESULT = "the process ended with status 0 and without a result for this case, for example by os._exit(0)"
@@ -89,7 +90,7 @@ def run_worker(
             out.mkdir()
             write_job(job, run.remaining)
             arguments = [*worker, str(job), str(out)]
-            failure = _run_once(arguments, scratch, timeout, partial(run.collect, out), run.results)
+            failure = _run_once(arguments, scratch, timeout, partial(run.collect, out))
             run.collect(out)
             start_failure = read_start(out, run.results.versions)
             has_started = (out / "worker.json").exists() and not start_failure
@@ -158,7 +159,7 @@ def _function(item: WorkItem) -> tuple[str, str]:
 
 
 def _run_once(
-    arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
+    arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool]
 ) -> Failure | None:
     """Run a worker, and end the worker if there is no new result for `timeout` seconds.
 
@@ -171,19 +172,12 @@ def _run_once(
             raise KeyboardInterrupt
         return has_results
 
-    printed = bytearray()
     try:
-        started = workers.Worker(arguments, scratch, subprocess.PIPE)
+        started = workers.Worker(arguments, scratch)
     except OSError as error:
         return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
     with started as worker:
-        reader = threading.Thread(target=_read_output, args=[worker.process.stdout, printed], daemon=True)
-        reader.start()
-        end = worker.wait(timeout, poll)
-    reader.join(1.0)  # a process that the worker started may keep the pipe open
-    if line := next((line for line in printed.decode(errors="replace").split("\n") if line.strip()), ""):
-        results.printed.append(repr(line[:SHOWN_CHARACTERS] + "..." * (len(line) > SHOWN_CHARACTERS)))
-    return _failure_of(end, timeout)
+        return _failure_of(worker.wait(timeout, poll), timeout)
 
 
 def _failure_of(end: workers.Exit, timeout: float) -> Failure | None:
@@ -195,12 +189,3 @@ def _failure_of(end: workers.Exit, timeout: float) -> Failure | None:
     if out_of_memory:
         return Failure("out of memory", f"{out_of_memory[-1].strip()}; {end}")
     return Failure("crashed", str(end))
-
-
-def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read all output of a worker, because a worker would wait if the pipe were full. Keep the first part in
-    `printed`.
-    """
-    with stdout:
-        while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
-            printed += chunk[: KEPT_BYTES - len(printed)]

@@ -36,6 +36,7 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
             "arguments": case.arguments,
             "call_form": case.call_form.model_dump(),
             "gradients": case.gradients_name,
+            "rule": case.call.described(case.arguments),
             **case.options.model_dump(),
         }
         for name, case in cases.items()
@@ -74,6 +75,8 @@ def read_result(out: Path, number: int) -> CallOutcome | Failure:
         data = json.loads(atomic_files.read_text(out / f"{number}.json", None))
         if "missing" in data:
             return Failure("missing", str(data["missing"]))
+        if "not available" in data:
+            return Failure("not available", str(data["not available"]))
         if "unreadable" in data:
             message = str(data["unreadable"])
             return Failure("out of memory" if OUT_OF_MEMORY.search(message) else "unreadable", message)
