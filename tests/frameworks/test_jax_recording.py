@@ -80,6 +80,18 @@ def test_transformations_of_optax_are_recorded(tmp_path: Path) -> None:
     assert (second["call"], len(second["norm"]), len(second["parameters"])) == ("transforms.clip_by_norm", 2, 2)
 
 
+def test_transformations_that_are_made_anew_for_each_step_have_different_numbers(tmp_path: Path) -> None:
+    """The address of a deleted transformation can be that of the next one."""
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        injected = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
+        optimizer = optax.chain(optax.clip_by_global_norm(1.0), injected)
+        state = optimizer.init(GRADIENTS)
+        for _ in range(20):
+            _, state = optimizer.update(GRADIENTS, state)
+    instances = [line["instance"] for line in lines(tmp_path / "run.jsonl") if "instance" in line]
+    assert len({*instances}) == len(instances) == 20
+
+
 def test_a_call_that_was_traced_before_is_not_recorded_and_the_recording_says_so(tmp_path: Path) -> None:
     clip = jax.jit(lambda gradients: uc.clip_by_global_norm(gradients, 1.0))
     clip(GRADIENTS)

@@ -7,7 +7,7 @@ with one difference, whose finding a test knows without running the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,9 @@ class Clip:
     """The script does not use the result of the clip."""
 
     first_step: int = 1
+    follows_loss_scale: bool = False
+    """The script multiplies the threshold by the loss scale."""
+
     norm_error: float = 0.0
     """The relative error of the norm that the caller passes to the function. 0 if the function computes the norm."""
 
@@ -93,6 +96,9 @@ class Training:
     loss_scale: float | None = None
     """The clip gets gradients that are multiplied by this factor, and the optimizer gets their quotient."""
 
+    scale_growth: float = 1.0
+    """The factor by which the loss scale grows in each step."""
+
     is_reshaped: bool = False
     """The weights are stored in the transposed shape, but with the order of the other script, as by a wrong port."""
 
@@ -112,6 +118,9 @@ class Training:
     """Each layer has an optimizer of its own."""
 
     zero_biases: bool = False
+    is_bfloat16: bool = False
+    """Whether weights and gradients are in bfloat16."""
+
     noise: float = 0.0
     """The relative rounding errors of the gradients, as another framework has them."""
 
@@ -121,6 +130,15 @@ class Training:
     records_settings: bool = True
     records_tensors: bool = True
     """Whether steps of the optimizer have the gradients and weights, as those of PyTorch and optax have."""
+
+    def scale_at(self, step: int) -> float | None:
+        return self.loss_scale and self.loss_scale * self.scale_growth ** (step - 1)
+
+    def rounded(self, tensors: Tensors) -> Tensors:
+        if not self.is_bfloat16:
+            return tensors
+        bits = {name: (each.view(np.uint32) + 0x8000) & 0xFFFF0000 for name, each in tensors.items()}
+        return {name: each.astype(np.uint32).view(np.float32) for name, each in bits.items()}
 
 
 def write_run(path: Path, training: Training) -> Path:
@@ -151,7 +169,7 @@ def _gradients(training: Training, weights: Tensors, step: int) -> Tensors:
     inputs, targets = rng.standard_normal((BATCH, 6)), rng.standard_normal((BATCH, 4))
     exact = {name: each.astype(np.float64) for name, each in weights.items()}
     hidden = np.tanh(inputs @ exact["in.weight"] + exact["in.bias"])
-    factor = training.scale * training.passes * (training.loss_scale or 1.0)
+    factor = training.scale * training.passes * (training.scale_at(step) or 1.0)
     error = (hidden @ exact["out.weight"] + exact["out.bias"] - targets) * (factor / BATCH)
     inner = error @ exact["out.weight"].T * (1 - hidden**2)
     found = {
@@ -186,9 +204,13 @@ def _listed(training: Training) -> list[str]:
     return list(reversed(ORDER) if training.is_reversed else ORDER)
 
 
-def _clip(training: Training, gradients: Tensors, weights: Tensors) -> tuple[Tensors, list[dict[str, Any]]]:
+def _clip(
+    training: Training, gradients: Tensors, weights: Tensors, scale: float | None
+) -> tuple[Tensors, list[dict[str, Any]]]:
     """Return the clipped gradients and the lines of the calls."""
     clip = training.clip
+    if scale and clip.follows_loss_scale:
+        clip = replace(clip, threshold=clip.threshold * scale)
     lines: list[dict[str, Any]] = []
     if clip.rule == "none":
         return gradients, []
@@ -198,7 +220,7 @@ def _clip(training: Training, gradients: Tensors, weights: Tensors) -> tuple[Ten
             stored_weights = _stored(training, {name: weights[name] for name in names})
             clipped, line = _clip_call(clip, stored, stored_weights)
             gradients = {**gradients, **_restored(training, clipped)}
-            lines.append({**line, **({"loss_scale": training.loss_scale} if training.loss_scale else {})})
+            lines.append({**line, **({"loss_scale": scale} if scale else {})})
     return gradients, lines
 
 
@@ -319,28 +341,31 @@ def _settings(optimizer: Optimizer, step: int) -> dict[str, Any]:
 
 def run_lines(training: Training) -> Iterator[dict[str, Any]]:
     clip, optimizer = training.clip, training.optimizer
-    weights, left = _initial(training), {name: np.float32(0) for name in ORDER}
+    weights, left = training.rounded(_initial(training)), {name: np.float32(0) for name in ORDER}
     states: dict[str, Tensors] = {name: {} for name in ORDER}
     for step in range(1, training.steps + 1):
-        computed = _gradients(training, weights, step)
+        scale = training.scale_at(step)
+        computed = training.rounded(_gradients(training, weights, step))
         gradients = {name: each + left[name] for name, each in computed.items()}
         clipped, lines = gradients, []
         if step >= clip.first_step:
-            clipped, lines = _clip(training, gradients, weights)
-        before = weights
+            clipped, lines = _clip(training, gradients, weights, scale)
+        before, clipped = weights, training.rounded(clipped)
         at_step = gradients if clip.is_late or clip.is_dropped else clipped
-        if training.loss_scale:
-            at_step = {name: each / np.float32(training.loss_scale) for name, each in at_step.items()}
+        if scale:
+            at_step = {name: each / np.float32(scale) for name, each in at_step.items()}
         weights = (
             before
             if training.is_frozen
-            else {
-                name: _update(optimizer, step, at_step[name], weights[name], states[name]).astype(np.float32)
-                for name in ORDER
-            }
+            else training.rounded(
+                {
+                    name: _update(optimizer, step, at_step[name], weights[name], states[name]).astype(np.float32)
+                    for name in ORDER
+                }
+            )
         )
         if clip.is_late:
-            _, lines = _clip(training, gradients, weights)
+            _, lines = _clip(training, gradients, weights, scale)
         left = {name: np.float32(0) if training.clears else clipped[name] for name in ORDER}
         calls = [{"step": step, **line} for line in lines] if not clip.by_hand else []
         steps = list(_step_lines(training, step, at_step, before, gradients))
@@ -373,8 +398,8 @@ def _step_lines(
             "parameters": list(stored),
             "losses": [],
         }
-        if clip.by_hand:
-            line["changed"] = len(stored)
+        if clip.by_hand or clip.rule == "none":
+            line["changed"] = len(stored) if clip.by_hand else 0
         if training.records_tensors:
             line["tensors"] = _tensors_at_step(stored, stored_weights, stored_raw if clip.by_hand else {})
         yield line

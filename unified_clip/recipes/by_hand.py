@@ -10,6 +10,7 @@ import numpy as np
 
 from ..recording.recorded_run import Parameter, RecordedCall
 from ..tensors.arithmetic import Float64s
+from .precision import UNITS, dtype_of
 
 CLOSE = 1e-4
 """Coefficients and thresholds that differ by less are equal: samples and norms are in float32."""
@@ -25,12 +26,11 @@ class Change(NamedTuple):
     gradient: Float64s
     shape: tuple[int, ...]
 
-    @property
-    def coef(self) -> float | None:
+    def coef(self, close: float) -> float | None:
         """The number that multiplies all elements, or None if there is none."""
         size = float(self.raw @ self.raw)
         factor = float(self.raw @ self.gradient) / size if size else 1.0
-        limit = CLOSE * float(np.abs(self.gradient).max(initial=0.0))
+        limit = close * float(np.abs(self.gradient).max(initial=0.0))
         return factor if bool((np.abs(self.gradient - factor * self.raw) <= limit).all()) else None
 
 
@@ -43,60 +43,65 @@ def identify(steps: Sequence[Changes]) -> list[RecordedCall] | None:
     every = [each for changes in steps for each in changes.values()]
     if all(np.array_equal(each.raw, each.gradient) for each in every):
         return None
+    dtype = dtype_of(array for each in every for array in (each.raw, each.gradient))
     for rule in (_by_total_norm, _by_each_norm, _by_value):
-        if (calls := rule(steps)) is not None:
-            return calls
+        if (calls := rule(steps, closeness(dtype))) is not None:
+            return [call.model_copy(update={"dtype": dtype}) for call in calls]
     return None
 
 
-def _by_total_norm(steps: Sequence[Changes]) -> list[RecordedCall] | None:
+def closeness(dtype: str) -> float:
+    return max(CLOSE, 4 * UNITS[dtype])
+
+
+def _by_total_norm(steps: Sequence[Changes], close: float) -> list[RecordedCall] | None:
     pairs = []
     for changes in steps:
-        coefs = [each.coef for each in changes.values() if each.norm]
+        coefs = [each.coef(close) for each in changes.values() if each.norm]
         known = [coef for coef in coefs if coef is not None]
-        if not known or len(known) < len(coefs) or not all(map(_is_close, known, known[:1] * len(known))):
+        if not known or len(known) < len(coefs) or not all(_is_close(each, known[0], close) for each in known):
             return None
         pairs.append((math.hypot(*(each.norm for each in changes.values())), known[0]))
-    threshold = _threshold(pairs)
+    threshold = _threshold(pairs, close)
     if threshold is None:
         return None
     return [_call(changes, "global", threshold, *pair) for changes, pair in zip(steps, pairs, strict=True)]
 
 
-def _by_each_norm(steps: Sequence[Changes]) -> list[RecordedCall] | None:
-    coefs = [[each.coef for each in changes.values()] for changes in steps]
+def _by_each_norm(steps: Sequence[Changes], close: float) -> list[RecordedCall] | None:
+    coefs = [[each.coef(close) for each in changes.values()] for changes in steps]
     known = [[coef for coef in each if coef is not None] for each in coefs]
     if any(len(some) < len(every) for some, every in zip(known, coefs, strict=True)):
         return None
     norms = [[each.norm for each in changes.values()] for changes in steps]
     pairs = [pair for both in zip(norms, known, strict=True) for pair in zip(*both, strict=True) if pair[0]]
-    threshold = _threshold(pairs)
+    threshold = _threshold(pairs, close)
     if threshold is None:
         return None
     columns = zip(steps, norms, known, strict=True)
     return [_call(changes, "each", threshold, norm, coef) for changes, norm, coef in columns]
 
 
-def _by_value(steps: Sequence[Changes]) -> list[RecordedCall] | None:
+def _by_value(steps: Sequence[Changes], close: float) -> list[RecordedCall] | None:
     every = [each for changes in steps for each in changes.values()]
     bound = max((float(np.abs(each.gradient).max(initial=0.0)) for each in every), default=0.0)
-    if not bound or not all(np.allclose(np.clip(each.raw, -bound, bound), each.gradient, rtol=CLOSE) for each in every):
+    if not bound or not all(np.allclose(np.clip(each.raw, -bound, bound), each.gradient, rtol=close) for each in every):
         return None
     bounds = (-float(f"{bound:.6g}"), float(f"{bound:.6g}"))
     return [_call(changes, "value", bounds, None, None) for changes in steps]
 
 
-def _threshold(pairs: Sequence[tuple[float, float]]) -> float | None:
+def _threshold(pairs: Sequence[tuple[float, float]], close: float) -> float | None:
     """Return the norm to which all changed gradients are scaled, or None if they are scaled to several."""
-    results = [norm * coef for norm, coef in pairs if not _is_close(coef, 1.0)]
-    if not results or not all(_is_close(each, results[0]) for each in results):
+    results = [norm * coef for norm, coef in pairs if not _is_close(coef, 1.0, close)]
+    if not results or not all(_is_close(each, results[0], close) for each in results):
         return None
-    is_exceeded = any(_is_close(coef, 1.0) and norm > results[0] * (1 + CLOSE) for norm, coef in pairs)
+    is_exceeded = any(_is_close(coef, 1.0, close) and norm > results[0] * (1 + close) for norm, coef in pairs)
     return None if is_exceeded else float(f"{results[0]:.4g}")
 
 
-def _is_close(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=CLOSE)
+def _is_close(a: float, b: float, close: float) -> bool:
+    return math.isclose(a, b, rel_tol=close)
 
 
 def _call(changes: Changes, rule: str, threshold: Any, norm: Any, coef: Any) -> RecordedCall:

@@ -13,15 +13,17 @@ from ..causes.cause import CauseKind, names_text
 from ..recorder.clips import coefficient
 from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import same, single
-from .by_hand import OWN_CODE
+from .by_hand import OWN_CODE, closeness
 from .finding import Finding, in_order, value_text
-from .missing_clips import Both, left_out, repeated_clips
+from .missing_clips import Both, left_out, repeated_clips, unreached
 from .pairs import Pair
-from .run import Clip, ParameterStep, Run
+from .run import Clip, Run, Threshold
 
+SCALE = "scale of the clipped gradients"
 RULES = {"global": "norm", "each": "norm", "slices": "norm of each slice", "value": "value"}
-REACHES = 1e-3
-"""A gradient at the step is the result of the clip up to this fraction."""
+
+AGREE = 64 * 2.0**-24
+"""Norms and coefficients that differ by a smaller fraction agree."""
 
 
 class Found(NamedTuple):
@@ -48,10 +50,10 @@ def compare_clips(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
     are_several = max(len(run.networks) for run in (a, b)) > 1
     is_other = are_several and any(each.field == "clipped parameters" for each in parameters)
     yield from (each for each in repeated_clips(a, b, both) if not (is_other and each.field == "clips of a step"))
-    settings = (_rule, _threshold, _order, _eps, _norm)
+    settings = (_rule, _scale, _threshold, _order, _eps, _norm)
     found = [each for compare in settings for each in _collected(a, b, clipped, compare)]
     yield from found or _collected(a, b, clipped, _coefficient)
-    yield from _unreached(a, b, both)
+    yield from unreached(a, b, both)
 
 
 def _both(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Both]:
@@ -219,7 +221,7 @@ def _collected(
     count = len({each.pair for each in clipped})
     where = "" if len(names) == count else f" of {names_text(names)}"
     sentence = f"the {first.field}{where} is {value_text(first.new)} in {b.name} instead of {value_text(first.old)}"
-    yield Finding(number, first.kind, first.field, first.old, first.new, sentence, _setting_fix(b, first, old, new))
+    yield Finding(number, first.kind, first.field, first.old, first.new, sentence, _setting_fix(a, b, first, old, new))
 
 
 def _compared(each: Both) -> Iterator[tuple[Clip, Clip]]:
@@ -241,13 +243,19 @@ def _settings_of(clip: Clip) -> tuple[object, ...]:
     return line.rule, line.threshold, line.order, len(clip.group), line.call
 
 
-def _setting_fix(b: Run, found: Found, old: Clip, new: Clip) -> str:
+def _setting_fix(a: Run, b: Run, found: Found, old: Clip, new: Clip) -> str:
+    if found.field == SCALE:
+        run = b if new.line.loss_scale else a
+        return f"In {run.name}, divide the gradients by the loss scale before the clip, as scaler.unscale_() does"
     if found.kind == "another threshold":
         return (
             f"Pass {value_text(found.old)} in {b.name}. If only one run multiplies its gradients by a factor, such as "
             "a loss scale, multiply its threshold by the same factor"
         )
-    if found.kind == "another eps of the clip":
+    if found.kind == "rows" and "rows" in str(found.new):
+        return f"In {b.name}, clip tf.convert_to_tensor(gradient), which adds up repeated rows"
+    is_passed = old.line.passed_norm is not None or new.line.passed_norm is not None
+    if found.kind == "another eps of the clip" and not is_passed:  # other functions compute another norm
         rule = "each" if len(old.group) == 1 and old.line.rule != "global" else "global"
         return f"Change the clip of {b.name}: `{code(rule, old, new)}`"
     return ""
@@ -258,15 +266,37 @@ def _rule(each: Both, old: Clip, new: Clip) -> Found | None:
     return None if left == right else Found("another rule", "clip rule", f"by {left}", f"by {right}")
 
 
-def _threshold(each: Both, old: Clip, new: Clip) -> Found | None:
-    sides = [
-        clip.line.threshold if isinstance(clip.line.threshold, tuple) else (clip.line.threshold,) for clip in (old, new)
-    ]
-    if _rule(each, old, new) or any(None in side for side in sides):
+def _scale(each: Both, old: Clip, new: Clip) -> Found | None:
+    """Compare the recorded loss scales, unless a script multiplies its threshold by the loss scale, too."""
+    scales = [clip.line.loss_scale or 1.0 for clip in (old, new)]
+    if scales[0] == scales[1] or (
+        not _rule(each, old, new) and _are_same(old, new, old.line.threshold, new.line.threshold)
+    ):
         return None
+    return Found("clipping before unscaling", SCALE, *(f"{scale:.6g}" for scale in scales))
+
+
+def _threshold(each: Both, old: Clip, new: Clip) -> Found | None:
+    if None in (old.line.threshold, new.line.threshold) or _rule(each, old, new):
+        return None
+    in_scripts = old.scaled_threshold, new.scaled_threshold
+    if _are_same(old, new, old.line.threshold, new.line.threshold) or _are_same(old, new, *in_scripts):
+        return None
+    return Found("another threshold", "threshold", *in_scripts)
+
+
+def _are_same(old: Clip, new: Clip, *thresholds: Threshold) -> bool:
+    sides = [each if isinstance(each, tuple) else (each,) for each in thresholds]
+    if slack := _slack(old, new):  # a measured threshold
+        return np.allclose(np.array(sides[0], float), np.array(sides[1], float), rtol=slack, atol=0)
     is_float64 = old.line.dtype == new.line.dtype == "float64"
-    shown = [tuple(bound if is_float64 else single(bound) for bound in side if bound is not None) for side in sides]
-    return None if same(*shown) else Found("another threshold", "threshold", old.line.threshold, new.line.threshold)
+    shown = [tuple(bound if is_float64 or bound is None else single(bound) for bound in side) for side in sides]
+    return same(*shown)
+
+
+def _slack(old: Clip, new: Clip) -> float:
+    """How exactly the clip of a script's own code was measured, or 0 for recorded calls."""
+    return max((closeness(clip.line.dtype) for clip in (old, new) if clip.line.call == OWN_CODE), default=0.0)
 
 
 def _order(each: Both, old: Clip, new: Clip) -> Found | None:
@@ -310,7 +340,9 @@ def _hides_norm(line: RecordedCall) -> bool:
 def _coefficient(each: Both, old: Clip, new: Clip) -> Found | None:
     """Compare the coefficients, if the norms agree."""
     known = None not in (old.coef, new.coef, old.norm, new.norm)
-    if not known or not _agree(old.norm or 0.0, new.norm or 0.0) or _agree(old.coef or 0.0, new.coef or 0.0):
+    if not known or not _agree(old.norm or 0.0, new.norm or 0.0):
+        return None
+    if math.isclose(old.coef or 0.0, new.coef or 0.0, rel_tol=max(_slack(old, new), AGREE)):
         return None
     return Found("coefficient", "coefficient of the clip", old.coef, new.coef)
 
@@ -345,37 +377,4 @@ def _exact_norm(clip: Clip) -> float | None:
 
 
 def _agree(a: float, b: float) -> bool:
-    return same(a, b) or math.isclose(a, b, rel_tol=64 * 2.0**-24)
-
-
-# -- what the optimizer gets
-
-
-def _unreached(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
-    for run, side in ((a, 0), (b, 1)):
-        if run.is_late or any(line.repeated for line in run.lines):
-            continue
-        own, other = ([each for each in both if _is_reached(each.sides[place]) is False] for place in (side, 1 - side))
-        if own and not other:
-            names = names_text(list(dict.fromkeys(each.pair.name for each in own)))
-            number = min(each.number for each in own)
-            sentence = (
-                f"in {run.name}, the optimizer gets other gradients of {names} than the clip returns. Other code "
-                "changes them between the clip and the step, or does not use the result of the clip"
-            )
-            old, new = in_order("other gradients", "the clipped gradients", side == 0)
-            fix = f"In {run.name}, use the result of the clip, and change no gradient after it"
-            yield Finding(number, "the clip does not reach the step", "gradients of the step", old, new, sentence, fix)
-
-
-def _is_reached(each: ParameterStep) -> bool | None:
-    """Return whether the optimizer gets the result of the last clip, or None if this is unknown."""
-    last = each.clips[-1] if each.clips else None
-    known = each.step and any(clip.exact.sample is not None for clip in each.clips) and each.step.tensors
-    if last is None or not known or last.exact.sample is None or each.gradient is None or each.raw is None:
-        return None
-    result = last.applied(np.array(last.exact.sample))
-    if result is None or len(result) != len(each.gradient):
-        return None
-    limit = REACHES * float(np.abs(result).max(initial=0.0))
-    return bool((np.abs(result - each.gradient) <= limit).all())
+    return same(a, b) or math.isclose(a, b, rel_tol=AGREE)

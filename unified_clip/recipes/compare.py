@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from ..causes.cause import names_text
 from ..recording.rounding import GROWTH
 from ..tensors.arithmetic import Float64s
-from .clips import compare_clips
+from .clips import SCALE, compare_clips
 from .distances import common_elements, without_noise
 from .factors import UNIT
 from .finding import Finding
@@ -61,13 +62,12 @@ def compare_recipes(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | N
     max_ulp: Replaces the limit for rounding.
     """
     found = _compare(a, b, names, max_ulp)
-    # a threshold that a run multiplies by its loss scale clips as the other run does
-    thresholds = [each for each in found.findings if each.kind == "another threshold"]
-    scales = [each for each in found.findings if each.field == "scale of the clipped gradients"]
-    for threshold in thresholds:
-        if any(_is_one_factor(threshold, scale) for scale in scales):
+    for threshold, scale in itertools.product(found.findings, found.findings):
+        if threshold.kind == "another threshold" and scale.field == SCALE and _is_one_factor(threshold, scale):
+            # a script that multiplies its loss and its threshold by one factor clips as the other run does
             factor = threshold.new / threshold.old  # type: ignore[operator]
-            return _compare(*((a, b.divided(factor)) if factor > 1 else (a.divided(1 / factor), b)), names, max_ulp)
+            runs = (a, b.with_loss_scale(factor)) if factor > 1 else (a.with_loss_scale(1 / factor), b)
+            return _compare(*runs, names, max_ulp)
     return found
 
 
@@ -195,6 +195,8 @@ def _other_updates(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Iterat
         fix = "Compare the code between the backward pass and the optimizer's step"
         yield Finding(number - 1, "unexplained", "gradients of the step", "", "", sentence, fix)
         return
+    if max(a.weight_unit, b.weight_unit) > UNIT:
+        return  # rounding of the weights can be as large as the updates
     names, part = _apart(a, b, known, number - 1, lambda each: each.update)
     if names:
         sentence = (

@@ -9,17 +9,22 @@ import numpy as np
 
 from ..causes.cause import names_text
 from ..recording.rounding import GROWTH, ROUNDING
+from .clips import SCALE
 from .distances import distance, gradients_at, norms_distance, without_noise
 from .factors import SAME_FACTOR, UNIT, Fit, Gradients, fit_all
 from .finding import Finding, in_order
+from .missing_clips import USE_VERIFY
 from .pairs import Pair, step_at
-from .run import Clip, Run
+from .run import Run
 from .weights import other_gates, untransposed
 
 WHOLE = 1e-5
 
 SMALL_FACTOR = 1e-3
 """Other constants of a model can change all gradients by a factor that is closer to 1."""
+
+COARSE = 8
+"""Gradients of less precise dtypes than float32 can differ by this many ULP."""
 
 UPDATE = 0.01
 """The elements of Adam's first update differ from 1 or -1 by less, if their gradients are larger than its eps."""
@@ -65,7 +70,8 @@ def compare_gradients(
     if of_norms is None and not gradients:
         return [], None
     most = max(distance(gradients, totals), of_norms or 0.0)
-    if most <= (max(ROUNDING, GROWTH * before) if max_ulp is None else max_ulp):
+    rounding = max(ROUNDING, COARSE * max(a.gradient_unit, b.gradient_unit) / UNIT)
+    if most <= (max(rounding, GROWTH * before) if max_ulp is None else max_ulp):
         return [], most
     fits = fit_all(gradients, max(totals)) if gradients else None
     is_covered = len(gradients) >= len(
@@ -159,11 +165,6 @@ def _scale_finding(a: Run, b: Run, factor: float, whose: str, number: int) -> Fi
     sentence = f"{whose} of {larger.name} is {times:.6g} times as large as in {smaller.name}"
     if whose != "every gradient":
         sentence = f"{whose} are {times:.6g} times as large in {larger.name} as in {smaller.name}"
-    scales = [[each.line.loss_scale for each in _clips(run, number)] for run in (larger, smaller)]
-    if scales[0] and scales[0][0] is not None and (not scales[1] or scales[1][0] is None):
-        sentence = f"{larger.name} clips gradients that are multiplied by the loss scale {scales[0][0]:.6g}"
-        fix = "Before the clip, divide the gradients by the loss scale, as scaler.unscale_(optimizer) does"
-        return Finding(number, "clipping before unscaling", "scale of the clipped gradients", old, new, sentence, fix)
     passes = [_backward_calls(run, number) for run in (larger, smaller)]
     if None not in passes and passes[0] != passes[1] and _is_ratio(times, *passes):
         sentence += f". {a.name} runs {_passes(a, number)} before the step, and {b.name} runs {_passes(b, number)}"
@@ -174,7 +175,7 @@ def _scale_finding(a: Run, b: Run, factor: float, whose: str, number: int) -> Fi
     if _changes_after_clip(larger, times, number):
         sentence += f". {larger.name} divides its gradients by {times:.6g} after the clip"
         return Finding(
-            number, "clipping before unscaling", "scale of the clipped gradients", old, new, sentence,
+            number, "clipping before unscaling", SCALE, old, new, sentence,
             "Divide the gradients before the clip",
         )  # fmt: skip
     return Finding(number, "scaled gradients", "scale of the gradients", old, new, sentence, fix)
@@ -197,10 +198,6 @@ def _changes_after_clip(run: Run, times: float, number: int) -> bool:
                 factor = float(result @ each.gradient) / float(result @ result)
                 return abs(factor * times - 1) <= 0.01 * abs(times - 1)
     return False
-
-
-def _clips(run: Run, number: int) -> list[Clip]:
-    return [clip for steps in run.parameters.values() for each in steps[number - 1 : number] for clip in each.clips]
 
 
 def _backward_calls(run: Run, number: int) -> int | None:
@@ -270,6 +267,14 @@ def _other(a: Run, b: Run, pairs: Sequence[Pair], gradients: Sequence[Gradients]
         )
         fix = "Compare the updates of the earlier steps, then the data, the forward pass and the loss"
         return Finding(number, "other gradients", "gradients before the clip", "", "", sentence, fix)
+    counts = [max(map(len, run.parameters.values())) for run in (a, b)]
+    if counts[0] != counts[1] and bool(a.networks) != bool(b.networks):
+        run, other = (b, a) if a.networks else (a, b)
+        sentence = (
+            f"the gradients of step {number} of {other.name} and of clip {number} of {run.name} differ. The steps of "
+            f"{run.name} were not recorded, so these can be gradients of micro-batches"
+        )
+        return Finding(number, "other gradients", "gradients before the clip", "", "", sentence, USE_VERIFY)
     unknown = [pair.name for pair in pairs if pair.order is None and pair.is_single]
     if unknown and number == 1:
         sentence = f"the gradients differ before the clip. The weights of {names_text(unknown)} were not recorded"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from .._kit.display import counted
 from ..causes.cause import CauseKind, names_text
 from ..recording.recorded_run import OptimizerStep, RecordedRun
 from .finding import Finding, in_order
 from .pairs import Pair
 from .run import Clip, ParameterStep, Run
+from .weights import twins
 
 EMPTY: Mapping[str | None, tuple[str, str]] = {
     "no parameters": (
@@ -28,6 +31,10 @@ EMPTY: Mapping[str | None, tuple[str, str]] = {
     ),
 }
 """{value of `empty_because`: (problem, advice)}."""
+
+
+REACHES = 1e-3
+"""A gradient at the step is the result of the clip up to this fraction."""
 
 
 class Both(NamedTuple):
@@ -55,6 +62,7 @@ def left_out(a: Run, b: Run, pairs: Sequence[Pair], both: Sequence[Both]) -> Ite
                 sometimes.append((min(missing), pair.sides[side]))
         known = {name for pair in pairs for name in pair.sides[side]}
         others = {name for pair in pairs for name in pair.sides[1 - side]}
+        others |= {name for place, name, _ in twins(a, b, pairs) if place != side}
         unpaired = [name for name, steps in other.parameters.items() if name not in others and steps[0].clips]
         if any(line.repeated for line in other.lines):  # which count as further parameters
             unpaired = []
@@ -110,9 +118,10 @@ def _without_clip(run: Run, other: Run, side: int, never: Sequence[tuple[int, ob
     sentence = f"{run.name} never clips: its {count} have no clip call. {clips}"
     if any(step.changed is None for step in steps):  # only PyTorch tells whether other code changes gradients
         sentence = (
-            f"{run.name} has no recorded clip. This is only a possible cause: if its own code clips, which is not "
-            f"recorded, use `unified-clip verify`. {clips}"
+            f"{run.name} has no recorded clip. This is only a possible cause: its own code may clip, which is not "
+            f"recorded. {clips}"
         )
+        return Finding(step, "left-out clip", "clip", *in_order("unknown", "clip", side == 0), sentence, USE_VERIFY)
     fix = f"Add this clip to {run.name}, between the backward pass and the step, or remove it from {other.name}"
     return Finding(step, "left-out clip", "clip", old, new, sentence, fix)
 
@@ -167,7 +176,9 @@ def _parameters_left_out(
         return Finding(step, kind, field, old, new, f"{sentence}: {problem}", fix)
     frameworks = run.frameworks or other.frameworks
     frozen = next((text for name, text in FROZEN.items() if name in frameworks), "")
-    if run is b:
+    if field == "trained parameters":
+        fix = f"Train these parameters in both runs, or in neither{frozen and f' ({frozen})'}"
+    elif run is b:
         fix = f"Pass these parameters to the clip of {b.name}, too"
         fix += f". Do not freeze them ({frozen})" if frozen else ""
     else:
@@ -198,10 +209,10 @@ def _calls_text(run: Run, number: int) -> str:
 
 
 def clip_text(clip: Clip) -> str:
-    line = clip.line
-    if isinstance(line.threshold, tuple):
-        return f"{line.call} with the bounds {line.threshold[0]:.6g} and {line.threshold[1]:.6g}"
-    return line.call if line.threshold is None else f"{line.call} with the threshold {line.threshold:.6g}"
+    call, threshold = clip.line.call, clip.scaled_threshold
+    if isinstance(threshold, tuple):
+        return f"{call} with the bounds {threshold[0]:.6g} and {threshold[1]:.6g}"
+    return call if threshold is None else f"{call} with the threshold {threshold:.6g}"
 
 
 def repeated_clips(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
@@ -266,3 +277,36 @@ def _parts_of_one_clip(run: Run, other: Run, first: Both, side: int) -> Finding 
     sentence = f"{run.name} clips {parts} by its own norm, and {other.name} clips all gradients by their total norm"
     old, new = in_order(parts, "all gradients", side == 0)
     return Finding(first.number, kind, "gradients that share a norm", old, new, sentence)
+
+
+def unreached(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
+    for run, side in ((a, 0), (b, 1)):
+        if run.is_late or any(line.repeated for line in run.lines):
+            continue
+        own, other = (
+            [each for each in both if _is_reached(each.sides[place], run.gradient_unit) is False]
+            for place in (side, 1 - side)
+        )
+        if own and not other:
+            names = names_text(list(dict.fromkeys(each.pair.name for each in own)))
+            number = min(each.number for each in own)
+            sentence = (
+                f"in {run.name}, the optimizer gets other gradients of {names} than the clip returns. Other code "
+                "changes them between the clip and the step, or does not use the result of the clip"
+            )
+            old, new = in_order("other gradients", "the clipped gradients", side == 0)
+            fix = f"In {run.name}, use the result of the clip, and change no gradient after it"
+            yield Finding(number, "the clip does not reach the step", "gradients of the step", old, new, sentence, fix)
+
+
+def _is_reached(each: ParameterStep, unit: float) -> bool | None:
+    """Return whether the optimizer gets the result of the last clip, or None if this is unknown."""
+    last = each.clips[-1] if each.clips else None
+    known = each.step and any(clip.exact.sample is not None for clip in each.clips) and each.step.tensors
+    if last is None or not known or last.exact.sample is None or each.gradient is None or each.raw is None:
+        return None
+    result = last.applied(np.array(last.exact.sample))
+    if result is None or len(result) != len(each.gradient):
+        return None
+    limit = max(REACHES, 4 * unit) * float(np.abs(result).max(initial=0.0))
+    return bool((np.abs(result - each.gradient) <= limit).all())

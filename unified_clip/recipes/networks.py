@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
 
 PARALLEL = 1e-4
 """The clipped sample of a gradient is a multiple of the unclipped one, up to this fraction."""
+
+CONTINUES = 0.5
+"""One step changes weights by a smaller fraction."""
 
 ALL = "all gradients"
 """Stands for the gradients of a call whose parameters were not recorded."""
@@ -29,12 +33,9 @@ class Network(NamedTuple):
 
 def find_networks(steps: Sequence[OptimizerStep]) -> list[Network]:
     """Each optimizer trains a network. Recordings of schema 2 do not tell optimizers apart."""
-    by_optimizer: dict[tuple[int | None, tuple[str, ...]], list[OptimizerStep]] = {}
-    for step in steps:
-        by_optimizer.setdefault((step.instance, () if step.instance else tuple(step.parameters)), []).append(step)
     taken: set[str] = set()
     networks = []
-    for own in by_optimizer.values():
+    for own in _by_optimizer(steps):
         names = dict.fromkeys(name for step in own for name in step.parameters)
         unique = {name: unique_name(name, taken) for name in names}
         taken |= {*unique.values()}
@@ -42,6 +43,46 @@ def find_networks(steps: Sequence[OptimizerStep]) -> list[Network]:
     if len(networks) > 1 and not all(network.names for network in networks):
         return [Network({}, list(steps))]  # without names, nothing tells the networks apart
     return networks
+
+
+def _by_optimizer(steps: Sequence[OptimizerStep]) -> list[list[OptimizerStep]]:
+    """A script can make an optimizer anew, as `optax.inject_hyperparams` does for each step. It continues the last one.
+
+    Two networks with equal names have other weights.
+    """
+    keys = [(step.instance, () if step.instance else tuple(step.parameters)) for step in steps]
+    last = {key: place for place, key in enumerate(keys)}
+    found: list[list[OptimizerStep]] = []
+    of_key: dict[object, list[OptimizerStep]] = {}
+    ends: dict[int, int] = {}
+    for place, (key, step) in enumerate(zip(keys, steps, strict=True)):
+        if key not in of_key:
+            ended = sorted((own for own in found if ends[id(own)] < place), key=lambda own: ends[id(own)])
+            of_key[key] = min(ended, key=lambda own: _distance(own[-1], step), default=[])
+            if not of_key[key] or _distance(of_key[key][-1], step) > CONTINUES:
+                of_key[key] = []
+                found.append(of_key[key])
+        of_key[key].append(step)
+        ends[id(of_key[key])] = last[key]
+    return found
+
+
+def _distance(before: OptimizerStep, after: OptimizerStep) -> float:
+    """Return how far the weights are apart, as a fraction. Without weights, one line of code steps one network."""
+    if before.optimizer != after.optimizer or not before.parameters or {*before.parameters} != {*after.parameters}:
+        return math.inf
+    tensors = [(each, after.tensors.get(name)) for name, each in before.tensors.items()]
+    known = [
+        (np.array(old.weight_sample), np.array(new.weight_sample))
+        for old, new in tensors
+        if new is not None and old.weight_sample is not None and new.weight_sample is not None
+    ]
+    if any(old.shape != new.shape for old, new in known):
+        return math.inf
+    total = math.hypot(*(float(np.linalg.norm(old)) for old, _ in known))
+    if not total:
+        return 0.0 if before.place is not None and before.place == after.place else math.inf
+    return math.hypot(*(float(np.linalg.norm(new - old)) for old, new in known)) / total
 
 
 def find_loops(lines: Sequence[RecordedCall]) -> list[list[int]]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tensors.samples import Order, Sample, have_same_elements, order_of
+from ..tensors.samples import SAME, Order, Sample, have_same_elements, order_of
 from .run import ParameterStep, Run
 
 CLOSE_NORMS = 1e-5
@@ -63,7 +63,7 @@ def _order(a: Run, b: Run, name: str, other: str) -> tuple[Order | None, bool]:
     left, right = a.weight_at_start(name), b.weight_at_start(other)
     if left is None or right is None:
         return None, False
-    order = order_of(left, right)
+    order = order_of(left, right, max(SAME, 2 * a.weight_unit, 2 * b.weight_unit))
     if order == "other" and name in a.sums and other in b.sums:
         norm = float(a.first(name).weight_norm or 0.0)
         return order, have_same_elements(a.sums[name], b.sums[other], norm)
@@ -96,9 +96,9 @@ def _by_weights(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pair
         weight = a.weight_at_start(name)
         if weight is None or _constant(a, name) is not None:
             continue
-        candidates = ((other, b.weight_at_start(other)) for other in free)
-        other = next((other for other, each in candidates if _have_one_order(weight, each)), None)
-        if other is not None:
+        same = [other for other in free if have_one_order(weight, b.weight_at_start(other))]
+        if same:  # several parameters can have the same weights, such as an embedding and the last layer
+            other = next((each for each in same if _have_near_gradients(a, b, name, each)), same[0])
             free.remove(other)
             yield name, other
 
@@ -110,16 +110,9 @@ def _constant(run: Run, name: str) -> float | None:
     return float(weight.elements[0]) if weight is not None and is_constant else None
 
 
-def _have_one_order(weight: Sample, other: Sample | None) -> bool:
-    return (
-        other is not None
-        and len(weight.shape) == len(other.shape)
-        and order_of(weight, other)
-        in (
-            "same",
-            "transposed",
-        )
-    )
+def have_one_order(weight: Sample, other: Sample | None) -> bool:
+    is_possible = other is not None and len(weight.shape) == len(other.shape)
+    return other is not None and is_possible and order_of(weight, other) in ("same", "transposed")
 
 
 def _by_shape(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:

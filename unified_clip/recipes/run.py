@@ -5,20 +5,23 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..recorder.clips import combined_norm
-from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall, RecordedRun, RecordedTable
+from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall, RecordedRun
 from ..recording.rounding import PRODUCT, ROUNDING
 from ..tensors.arithmetic import Float64s
 from ..tensors.samples import Sample
 from . import by_hand
 from .networks import ALL, PARALLEL, Network, find_loops, find_networks, find_owners
+from .precision import UNITS, divided, dtype_of, unscaled
+
+Threshold = float | tuple[float, float] | None
 
 
 class Clip(NamedTuple):
@@ -44,6 +47,11 @@ class Clip(NamedTuple):
         whole = self.line.parameters.get(self.name)
         norms = self.line.known_norms()
         return whole or Parameter(shape=(None,), norm=combined_norm(norms, self.line.order) if norms else math.nan)
+
+    @property
+    def scaled_threshold(self) -> Threshold:
+        """The threshold that the script passes. That of `line` is without the loss scale."""
+        return divided(self.line.threshold, 1 / (self.line.loss_scale or 1.0))  # type: ignore[no-any-return]
 
     def has_other_gradient(self, earlier: Clip) -> bool:
         """Return whether the call does not get the result of an earlier one, such as that of another micro-batch."""
@@ -87,11 +95,11 @@ class ParameterStep:
 
 
 class Run:
-    """All recorded facts, by parameter."""
+    """All recorded facts, by parameter. All gradients, norms and thresholds are without a loss scale."""
 
     def __init__(self, recorded: RecordedRun) -> None:
         self.recorded, self.name = recorded, recorded.name
-        self.lines = [line for line in recorded.lines if line.rule is not None and line.count != 0]
+        self.lines = [unscaled(line) for line in recorded.lines if line.rule is not None and line.count != 0]
         self._calls = _calls_before(recorded)
         self.is_late = _is_late(self._calls, len(self.lines))
         self.networks = find_networks(recorded.optimizer_steps)
@@ -112,24 +120,10 @@ class Run:
                 _undo_late_clips(steps)
             _add_updates(steps)
 
-    def divided(self, factor: float) -> Run:
-        """Return the run as if its clips got gradients without a factor, such as a loss scale."""
-
-        def divide(table: RecordedTable, *names: str) -> dict[str, object]:
-            return {name: _divided(getattr(table, name), factor) for name in names}
-
-        lines, steps = [], []
-        for line in self.recorded.lines:
-            own = {
-                name: each.model_copy(update=divide(each, "norm", "sample")) for name, each in line.parameters.items()
-            }
-            numbers = divide(line, "threshold", "norm", "passed_norm", "returned_norm", "stored_norm")
-            lines.append(line.model_copy(update={**numbers, "parameters": own}))
-        for step in self.recorded.optimizer_steps:
-            at_step = step.tensors.items()
-            own = {name: each.model_copy(update=divide(each, "raw_norm", "raw_sample")) for name, each in at_step}
-            steps.append(step.model_copy(update={"tensors": own}))
-        return Run(self.recorded.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)}))
+    def with_loss_scale(self, factor: float) -> Run:
+        """Return the run as if the recording said that its clips get gradients times this loss scale."""
+        lines = [line.model_copy(update={"loss_scale": factor}) for line in self.recorded.lines]
+        return Run(self.recorded.model_copy(update={"lines": lines}))
 
     @property
     def has_clips(self) -> bool:
@@ -159,6 +153,19 @@ class Run:
         return {
             name: each.sums for line in self.lines for name, each in line.parameters.items() if each.sums is not None
         }
+
+    @functools.cached_property
+    def gradient_unit(self) -> float:
+        """The rounding error of the least precise gradients."""
+        return self._unit(lambda each: (each.raw, each.gradient))
+
+    @functools.cached_property
+    def weight_unit(self) -> float:
+        return self._unit(lambda each: (each.weight,))
+
+    def _unit(self, samples: Callable[[ParameterStep], tuple[Float64s | None, ...]]) -> float:
+        found = ([each for step in steps for each in samples(step)] for steps in self.parameters.values())
+        return max((UNITS[dtype_of(each)] for each in found), default=UNITS["float32"])
 
     def first(self, name: str) -> ParameterStep:
         return self.parameters[name][0]
@@ -335,12 +342,6 @@ def _is_decayed(clipped: Float64s, gradient: Float64s, weight: Float64s | None) 
     return decay > 0 and bool(
         np.abs(added - decay * weight).max() <= PARALLEL * np.abs(added).max() < np.abs(clipped).max() / PARALLEL
     )
-
-
-def _divided(value: Any, factor: float) -> Any:
-    if value is None or isinstance(value, float | int):
-        return None if value is None else value / factor
-    return type(value)(_divided(each, factor) for each in value)
 
 
 def _array(sample: Sequence[float] | None) -> Float64s | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..causes.cause import names_text
 from .finding import Finding, in_order
-from .pairs import Pair
+from .pairs import Pair, have_one_order
 from .run import Run
 
 EMBEDDING = re.compile(r"(?<![a-z])emb|Emb|embed|(?<![a-z])w[tp]e(?![a-z])")
@@ -55,30 +55,35 @@ def kernel_hint(shapes: Sequence[Sequence[int]]) -> str:
     return ""
 
 
-def _tied(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
-    for run, other, side in ((a, b, 0), (b, a, 1)):
+def twins(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[tuple[int, str, str]]:
+    """Find parameters that only one run has, and whose weights are those of a paired one, possibly transposed.
+
+    Yield (0 for `a` or 1 for `b`, name, paired name).
+    """
+    for side, run in enumerate((a, b)):
         if any(line.repeated for line in run.lines):
             continue
-        known = {name for pair in pairs for name in pair.sides[side]}
+        paired = [name for pair in pairs for name in pair.sides[side]]
+        weights = {name: run.weight_at_start(name) for name in paired}
         for name in run.parameters:
             weight = run.weight_at_start(name)
-            if name in known or weight is None or np.ptp(weight.elements) == 0:
+            if name in weights or weight is None or np.ptp(weight.elements) == 0:
                 continue
-            for twin in known:
-                own = run.weight_at_start(twin)
-                if (
-                    own is not None
-                    and list(own.shape) == list(weight.shape)
-                    and np.array_equal(own.elements, weight.elements)
-                ):
-                    sentence = (
-                        f"{run.name} has two parameters with the same weights, {names_text([name, twin])}, and "
-                        f"{other.name} has one parameter in their place, whose gradient is the sum of their gradients"
-                    )
-                    fix = "Tie these weights in both runs, or in neither"
-                    counts = ("two parameters", "one parameter")
-                    yield Finding(1, "tied weights", "tied weights", *in_order(*counts, side == 0), sentence, fix)
-                    break
+            twin = next((each for each in paired if have_one_order(weight, weights[each])), None)
+            if twin is not None:
+                yield side, name, twin
+
+
+def _tied(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
+    for side, *names in twins(a, b, pairs):
+        run, other = ((a, b), (b, a))[side]
+        sentence = (
+            f"{run.name} has two parameters with the same weights, {names_text(names)}, and "
+            f"{other.name} has one parameter in their place, whose gradient is the sum of their gradients"
+        )
+        fix = "Tie these weights in both runs, or in neither"
+        counts = in_order("two parameters", "one parameter", side == 0)
+        yield Finding(1, "tied weights", "tied weights", *counts, sentence, fix)
 
 
 def untransposed(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,10 @@ class RunError(CodedError, code="UC501"):
     """A recording is invalid, or two recordings cannot be compared. The message contains the reason and the remedy."""
 
 
-PASS = "Pass a file from the command `unified-clip record` or the Python function unified_clip.record."
+PASS = (
+    "Pass a file from the command `unified-clip record` or the Python function unified_clip.record. To record a run, "
+    "type `unified-clip record run.jsonl -- python train.py`."
+)
 AGAIN = "Record the run again."
 UNKNOWN = "Correct the name of the field, or use the release of unified_clip that the first line of the file names."
 
@@ -121,6 +125,8 @@ def _complete_lines(path: Path) -> tuple[list[str], str]:
     try:
         text = atomic_files.read_text(path, LARGEST_REPORT)
     except FileError as error:
+        if error.errno == errno.EILSEQ:  # such as an .npz file
+            raise RunError(f"{path} cannot be read: {error.strerror}, so it is not a recording. {PASS}") from None
         raise RunError(f"{error} {PASS}") from None
     whole, end, rest = text.rpartition("\n")
     if not end:
@@ -133,7 +139,10 @@ def _complete_lines(path: Path) -> tuple[list[str], str]:
 
 def _read_header(path: Path, line: str) -> Header:
     data = _json(path, 1, line)
-    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(data, dict):
+        raise RunError(f"{path}, line 1 is not the header of a recording. {PASS}")
+    schema = data.get("schema")
+    data = data if "unified_clip" in data else {}  # then the other fields do not matter
     if isinstance(schema, int) and schema not in READABLE:
         readable = " and ".join(map(str, READABLE))
         raise RunError(

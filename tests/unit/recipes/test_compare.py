@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from support.recordings import write_recording
 from support.simulated_runs import Clip, Optimizer, Training, run_lines, write_run
@@ -367,6 +368,17 @@ def test_a_difference_of_a_clip_by_the_scripts_own_code_is_found(tmp_path: Path,
     assert {summary(each) for each in found.findings} == {expected_of(planted, is_swapped=is_swapped)}
 
 
+@pytest.mark.parametrize("clip", [Clip(threshold=0.3), Clip("each", 0.1), Clip("value", 0.03)])
+@pytest.mark.parametrize("is_bfloat16", [False, True])
+def test_rounding_of_bfloat16_is_no_difference(tmp_path: Path, clip: Clip, is_bfloat16: bool) -> None:
+    old = Training(is_bfloat16=True, clip=clip)
+    new = replace(old, is_bfloat16=is_bfloat16, noise=1e-3, clip=replace(clip, by_hand=True))
+    wrong = replace(new, clip=replace(new.clip, threshold=1.1 * clip.threshold))
+    for pair in ((old, new), (new, old)):
+        assert [each.kind for each in compared(tmp_path, *pair).findings] == []
+    assert [each.kind for each in compared(tmp_path, old, wrong).findings] == ["another threshold"]
+
+
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_a_clip_by_hand_without_recorded_gradients_is_named(tmp_path: Path, is_swapped: bool) -> None:
     old = Training()
@@ -395,6 +407,23 @@ def test_a_threshold_times_the_loss_scale_is_compared_to_the_last_step(tmp_path:
     assert [(each.step, each.kind) for each in other.findings] == [(4, "other data or loss")]
 
 
+@pytest.mark.parametrize("growth", [2.0, 0.5])
+def test_a_loss_scale_that_changes_is_compared_call_by_call(tmp_path: Path, growth: float) -> None:
+    old = Training()
+    scaled = Training(loss_scale=8.0, scale_growth=growth, noise=1e-7)
+    following = replace(scaled, clip=Clip(follows_loss_scale=True))
+    for pair in ((old, following), (following, old), (scaled, replace(scaled, noise=0.0))):
+        found = compared(tmp_path, *pair)
+        assert (list(found.findings), found.recipes.steps) == ([], old.steps)
+    found = compared(tmp_path, replace(scaled, scale_growth=1.0), scaled)
+    values = ("8", f"{8 * growth:g}")
+    assert [summary(each) for each in found.findings] == [
+        (2, "clipping before unscaling", "scale of the clipped gradients", *values)
+    ]
+    (other,) = compared(tmp_path, old, replace(following, other_data_from=4)).findings
+    assert (other.step, other.kind) == (4, "other data or loss")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"), [({"rate": 0.01 * 1.0003}, "learning rate"), ({"decay": 0.102}, "weight decay")]
 )
@@ -420,6 +449,50 @@ def test_rounding_that_has_grown_too_far_to_exclude_a_mistake_is_said(tmp_path: 
     assert kinds == [[], ["rounding that has grown"]]
 
 
+@pytest.mark.parametrize("how", ["with weights", "without weights"])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_an_optimizer_that_is_made_anew_for_each_step_is_one(tmp_path: Path, how: str, is_split: bool) -> None:
+    old = Training(is_split=is_split)
+    new = replace(old, noise=1e-7, records_tensors=how == "with weights")
+    lines = [
+        {**line, "instance": line["step"] * 10 + line["instance"], "place": f"train.py:{line['instance']}"}
+        if "optimizer" in line
+        else line
+        for line in run_lines(new)
+    ]
+    found = compare(write_run(tmp_path / "a.jsonl", old), write_recording(tmp_path / "b.jsonl", lines))
+    assert (list(found.findings), found.recipes.steps, len(found.recipes.pairs)) == ([], old.steps, 4)
+
+
+def test_a_run_whose_own_code_may_clip_is_not_said_to_clip_never(tmp_path: Path) -> None:
+    lines = [line for line in run_lines(Training()) if "rule" not in line]  # nothing tells whether gradients changed
+    found = compare(write_run(tmp_path / "a.jsonl", Training()), write_recording(tmp_path / "b.jsonl", lines))
+    (finding,) = [each for each in found.findings if each.field == "clip"]
+    assert (finding.old, finding.new) == ("clip", "unknown")
+    assert "unified-clip verify" in finding.fix
+    assert "Add this clip" not in finding.fix
+
+
+def test_the_advice_for_a_passed_norm_calls_no_function_that_computes_another_one(tmp_path: Path) -> None:
+    old = Training(clip=Clip(norm_error=0.1))
+    found = compared(tmp_path, old, replace(old, clip=replace(old.clip, eps=0.01)))
+    assert [(each.kind, each.fix) for each in found.findings] == [("another eps of the clip", "")]
+
+
+def test_clips_without_steps_can_be_of_micro_batches(tmp_path: Path) -> None:
+    """As those in optax.MultiSteps."""
+    lines = [line for line in run_lines(Training(steps=14, other_data_from=1)) if "rule" in line]
+    found = compare(write_run(tmp_path / "a.jsonl", Training()), write_recording(tmp_path / "b.jsonl", lines))
+    assert [each.kind for each in found.findings if each.field == "gradients before the clip"] == ["other gradients"]
+
+
+def test_settings_that_were_stored_in_float32_are_equal(tmp_path: Path) -> None:
+    old = Training(optimizer=Optimizer("Adam", rate=0.01))
+    rounded = replace(old.optimizer, betas=(float(np.float32(0.9)), float(np.float32(0.999))))
+    found = compared(tmp_path, old, replace(old, optimizer=rounded))
+    assert (list(found.findings), list(found.recipes.tolerated)) == ([], [])
+
+
 def test_recorded_settings_tell_constants_apart_that_explain_the_same_updates(tmp_path: Path) -> None:
     training = Training(optimizer=Optimizer("Adam", rate=0.01, eps=1e-9))
     found = {}
@@ -427,7 +500,10 @@ def test_recorded_settings_tell_constants_apart_that_explain_the_same_updates(tm
         file = write_run(tmp_path / f"{name}.jsonl", replace(training, records_settings=name == "recorded"))
         run = Run(read(file))
         found[name] = {
-            each.settings["eps"] for each in side_of(run, [*run.parameters], run.recorded.optimizer_steps).recipes
+            each.settings["eps"]
+            for each in side_of(
+                run, dict(zip(run.parameters, run.parameters, strict=True)), run.recorded.optimizer_steps
+            ).recipes
         }
     assert found["recorded"] == {1e-9} < found["measured"] | {1e-9}
 

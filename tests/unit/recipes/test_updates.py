@@ -192,11 +192,13 @@ def test_rounding_of_the_decay_is_no_difference(seed: int) -> None:
     assert differences(old, new) == []
 
 
-def test_tensors_without_decay_are_counted() -> None:
+def test_tensors_without_decay_are_named() -> None:
     def only_matrices(number: int, gradient: Single, weight: Single, state: dict[str, Single]) -> Single:
         return sgd(0.9, decay=0.1 if gradient.ndim > 1 else 0.0)(number, gradient, weight, state)
 
-    assert differences(found(sgd(0.9, decay=0.1)), found(only_matrices)) == [Difference("undecayed tensors", None, 1)]
+    assert differences(found(sgd(0.9, decay=0.1)), found(only_matrices)) == [
+        Difference("undecayed tensors", None, ("bias",))
+    ]
 
 
 def test_decays_that_differ_by_their_last_digit_are_no_difference() -> None:

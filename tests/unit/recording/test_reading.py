@@ -53,6 +53,8 @@ def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
             "{}\n",
             "line 1, unified_clip: Field required. Pass a file from the command `unified-clip record`",
         ),
+        ('{"step": 1, "loss": 0.5}\n', "line 1, unified_clip: Field required. Pass a file from the command"),
+        ("[1, 2]\n", "line 1 is not the header of a recording. Pass a file from the command"),
         (json.dumps({**HEADER, "schema": 4}) + "\n", r"format version \(schema\) 4, .* install unified_clip 0"),
         (
             json.dumps(HEADER) + "\n{\n",
@@ -97,7 +99,7 @@ def test_missing_and_binary_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(runs.RunError, match="cannot be read: No such file"):
         runs.read(tmp_path / "run.jsonl")
     (tmp_path / "run.jsonl").write_bytes(b"\xff\n")
-    with pytest.raises(runs.RunError, match="cannot be read: byte 0 is not UTF-8"):
+    with pytest.raises(runs.RunError, match="cannot be read: byte 0 is not UTF-8, so it is not a recording"):
         runs.read(tmp_path / "run.jsonl")
 
 

@@ -16,9 +16,9 @@ from ..finding import Finding, in_order, value_text
 from ..networks import Network
 from ..pairs import Pair
 from ..run import ParameterStep, Run
-from .rules import DECAY, DECAY_OF, PLACE_OF_EPS
+from .rules import DECAY, DECAY_OF, PLACE_OF_EPS, same_setting
 from .settings import compare_settings, other_decay, other_rates, rate_finding, squared_rows
-from .updates import RATE, SAME_RATE, Difference, Recipe, Step, closest, differences, effect, recipes
+from .updates import RATE, SAME_RATE, UNDECAYED, Difference, Recipe, Step, closest, differences, effect, recipes
 
 MOST_TENSORS = 48
 """The number of tensors whose updates are explained. They are the first ones of an optimizer."""
@@ -100,7 +100,7 @@ def _compare(
         return
     single = [pair for pair in pairs if pair.is_single and _is_known(a, pair.old[0]) and _is_known(b, pair.new[0])]
     sides = [
-        side_of(run, [pair.sides[place][0] for pair in single], steps)
+        side_of(run, {pair.name: pair.sides[place][0] for pair in single}, steps)
         for place, (run, steps) in enumerate(((a, left), (b, right)))
     ]
     if sides[0].is_unclipped != sides[1].is_unclipped:
@@ -147,8 +147,9 @@ class Side(NamedTuple):
         return any(step.updates is not None for step in self.steps)
 
 
-def side_of(run: Run, names: Sequence[str], optimizer_steps: Sequence[OptimizerStep]) -> Side:
-    steps, rates = _steps(run, names), _recorded_rates(run, optimizer_steps, names)
+def side_of(run: Run, names: Mapping[str, str], optimizer_steps: Sequence[OptimizerStep]) -> Side:
+    """names: {name in the old run: name in this run}."""
+    steps, rates = _steps(run, names), _recorded_rates(run, optimizer_steps, [*names.values()])
     settings = [step.settings for step in optimizer_steps[:1]]
 
     def fitting(each: Sequence[Step]) -> list[Recipe]:
@@ -170,7 +171,9 @@ def _agree(rates: Sequence[float], recorded: Sequence[float]) -> bool:
 
 
 def _has_recorded(recipe: Recipe, settings: Sequence[Mapping[str, object]]) -> bool:
-    return all(recipe.settings.get(name, value) == value for each in settings for name, value in each.items())
+    return all(
+        same_setting(recipe.settings.get(name, value), value) for each in settings for name, value in each.items()
+    )
 
 
 def _is_constant(recipe: Recipe) -> bool:
@@ -223,12 +226,12 @@ def _unmoved_finding(a: Run, b: Run, pairs: Sequence[Pair], side: int) -> Findin
 
 
 def _steps(
-    run: Run, names: Sequence[str], part: Callable[[ParameterStep], Float64s | None] = lambda each: each.gradient
+    run: Run, names: Mapping[str, str], part: Callable[[ParameterStep], Float64s | None] = lambda each: each.gradient
 ) -> list[Step]:
     """Return the steps up to the first one whose gradients or weights are unknown."""
-    known = names[:MOST_TENSORS]
+    known = [*names][:MOST_TENSORS]
     found: list[Step] = []
-    for steps in zip(*(run.parameters[name] for name in known), strict=False):
+    for steps in zip(*(run.parameters[names[name]] for name in known), strict=False):
         gradients = _all_known(map(part, steps))
         weights = _all_known(each.weight for each in steps)
         if gradients is None or (weights is None and found):
@@ -270,6 +273,7 @@ KINDS: Mapping[str, CauseKind] = {RATE: "another learning rate", PLACE_OF_EPS: "
 PHRASES: Mapping[str, str] = {
     PLACE_OF_EPS: "eps is added {}",
     DECAY_OF: "weight decay is added to {}",
+    UNDECAYED: "the parameters without weight decay are {}",
     "nesterov": "the momentum of Nesterov is {}",
 }
 
@@ -278,6 +282,8 @@ def _finding(
     a: Run, b: Run, found: Difference, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]
 ) -> Finding:
     phrase = PHRASES.get(found.setting, f"{found.setting} is {{}}")
+    if found.setting == UNDECAYED:
+        found = found._replace(**{side: names_text(each) for side in ("old", "new") if (each := getattr(found, side))})
     old, new = (phrase.format(value_text(value)) for value in (found.old, found.new))
     optimizers = [f" ({steps[0].optimizer})" if steps and steps[0].optimizer else "" for steps in (left, right)]
     sentence = f"by the updates, {old} in {a.name}{optimizers[0]}, and {new} in {b.name}{optimizers[1]}"

@@ -123,6 +123,17 @@ OF_ROOT = ("to the square root", IN_ROOT)
 PLACES = ("after the bias correction", "before the bias correction", None)
 
 
+EQUAL = 1e-5
+"""Settings with a smaller relative difference are equal, because some frameworks store them as float32."""
+
+
+def same_setting(a: object, b: object) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same_setting, a, b))
+    are_numbers = isinstance(a, float | int) and isinstance(b, float | int)
+    return math.isclose(a, b, rel_tol=EQUAL) if are_numbers else a == b  # type: ignore[arg-type]
+
+
 def rows(recorded: Iterable[Mapping[str, object]] = ()) -> Iterator[Row]:
     """Return the rows with the usual constants, and with those of `recorded` settings of optimizers."""
     known = [*recorded]
@@ -130,7 +141,8 @@ def rows(recorded: Iterable[Mapping[str, object]] = ()) -> Iterator[Row]:
     def constants(usual: Sequence[Constant], name: str) -> list[Constant]:
         found = [settings.get(name) for settings in known]
         of_kind: list[Any] = [each for each in found if each and type(each) is type(usual[0])]
-        return list(dict.fromkeys([*usual, *of_kind]))
+        new = [each for each in of_kind if not any(same_setting(each, other) for other in usual)]
+        return list(dict.fromkeys([*usual, *new]))
 
     for momentum in (0.0, *constants(MOMENTA, "momentum")):
         of_momentum = {"momentum": momentum} if momentum else {}

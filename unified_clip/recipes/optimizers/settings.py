@@ -8,14 +8,11 @@ from collections.abc import Iterator, Sequence
 from ...recording.recorded_run import OptimizerStep
 from ..finding import Finding, in_order, value_text
 from ..run import Run
-from .rules import DECAY
+from .rules import DECAY, EQUAL, same_setting
 from .updates import RATE, SAME_DECAY
 
 WEIGHT_DECAY = "weight_decay"
 """The name of the recorded setting."""
-
-EQUAL = 1e-5
-"""Recorded settings with a smaller relative difference are equal, because some frameworks store them as float32."""
 
 SUM_FIRST = frozenset({"sgd", "lion", "momentum"})
 """Optimizers that sum the repeated rows of a sparse gradient before the update."""
@@ -63,7 +60,10 @@ def _shift(a: Run, b: Run, rates: Sequence[Sequence[float]], first: int, toleran
                         f"from step {start + 1} on, {sentence}. Either {run.name} skips an optimizer step, as a loss "
                         "scaler does after an overflow, or its schedule makes one additional step"
                     )
-                fix = "Call the scheduler in both scripts before the step of the optimizer, or in both after it"
+                fix = (
+                    "Call the scheduler in both scripts before the step of the optimizer, or in both after it. If it "
+                    f"is a list of boundaries, move those of {b.name} by one step"
+                )
                 old, new = rates[0][first], rates[1][first]
                 return Finding(first + 1, "shifted step", "learning rate schedule", old, new, sentence, fix)
     return None
@@ -92,7 +92,7 @@ def compare_settings(
         if name == "eps" and not of_one_library:  # libraries add it at different places
             continue
         values = left_settings[name], right_settings[name]
-        if not _same_setting(*values):
+        if not same_setting(*values):
             sentence = (
                 f"{name} of the optimizer is {value_text(values[1])} in {b.name} instead of {value_text(values[0])}"
             )
@@ -104,13 +104,6 @@ def compare_settings(
 def _kind(step: OptimizerStep) -> str:
     name = step.optimizer.rpartition(".")[2].lower()
     return {"momentum": "sgd"}.get(name, name)
-
-
-def _same_setting(a: object, b: object) -> bool:
-    sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
-    return len(sides[0]) == len(sides[1]) and all(
-        math.isclose(float(x), float(y), rel_tol=EQUAL) for x, y in zip(*sides, strict=True)
-    )
 
 
 def squared_rows(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]) -> Finding | None:
@@ -135,6 +128,6 @@ def other_decay(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[O
     old, new = (steps[0].settings.get(WEIGHT_DECAY) if steps else None for steps in (left, right))
     if not isinstance(old, float) or not isinstance(new, float) or not math.isclose(old, new, rel_tol=SAME_DECAY):
         return  # recorded in other terms
-    if not _same_setting(old, new):
+    if not same_setting(old, new):
         sentence = f"the weight decay of {b.name} is {new:.6g} instead of {old:.6g}"
         yield Finding(1, "another optimizer", DECAY, old, new, sentence, f"Set it to {old:.6g} in {b.name}")

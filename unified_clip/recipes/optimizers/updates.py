@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...tensors.arithmetic import Float64s
-from .rules import DECAY, DECAY_OF, PLACE_OF_EPS, Direction, History, Row, rows
+from .rules import DECAY, DECAY_OF, PLACE_OF_EPS, Direction, History, Row, rows, same_setting
 
 ROUNDING = 64.0
 """By how many units in the last place of the tensor's largest update the arithmetic of an optimizer can be off."""
@@ -80,7 +80,7 @@ def recipes(
     samples = [_sampled(step, names) for step in steps]
     sizes = [steps[0].gradients[name].size for name in names]
     with np.errstate(all="ignore"):  # no row explains infinite numbers and NaN
-        found = [_fit(row, samples, sizes, unit) for row in rows(recorded)]
+        found = [_fit(row, samples, names, sizes, unit) for row in rows(recorded)]
     return sorted((each for each in found if each), key=lambda recipe: len(recipe.settings))
 
 
@@ -119,7 +119,7 @@ class StepFit(NamedTuple):
     """For each tensor, the smallest decay that is beyond rounding."""
 
 
-def _fit(row: Row, samples: Sequence[Sample], sizes: Sequence[int], unit: float) -> Recipe | None:
+def _fit(row: Row, samples: Sequence[Sample], names: Sequence[str], sizes: Sequence[int], unit: float) -> Recipe | None:
     directions = row.directions(_history(samples))
     fits: list[StepFit] = []
     rates: list[float] = []
@@ -136,7 +136,7 @@ def _fit(row: Row, samples: Sequence[Sample], sizes: Sequence[int], unit: float)
     decays = _decays(fits)
     if decays is None:
         return None
-    decay = _decay_settings(*decays)
+    decay = _decay_settings(names, *decays)
     settings = {key: value for key, value in row.settings.items() if key != DECAY_OF or decay or DECAY in row.settings}
     return Recipe({**settings, **decay}, rates, row)
 
@@ -197,12 +197,13 @@ def _decays(fits: Sequence[StepFit]) -> tuple[Float64s, Float64s] | None:
     return (known[0], visible.min(axis=0)) if is_constant.all() and (known >= 0).all() else None
 
 
-def _decay_settings(known: Float64s, visible: Float64s) -> dict[str, object]:
+def _decay_settings(names: Sequence[str], known: Float64s, visible: Float64s) -> dict[str, object]:
     decay = float(known[np.argmin(visible)] or known.max())
     if not decay:
         return {}
-    others = known[np.abs(known - decay) > np.maximum(visible, SAME_DECAY * decay)]
-    off, other = int((others == 0).sum()), sorted({float(f"{each:.2g}") for each in others if each})
+    is_other = np.abs(known - decay) > np.maximum(visible, SAME_DECAY * decay)
+    off = tuple(name for name, each, apart in zip(names, known, is_other, strict=True) if apart and not each)
+    other = sorted({float(f"{each:.2g}") for each in known[is_other] if each})
     shown = float(f"{decay:.2g}")
     return {DECAY: (shown, *other) if other else shown, **({UNDECAYED: off} if off else {})}
 
@@ -260,7 +261,7 @@ def _is_same(pair: Difference) -> bool:
     is_measured = pair.setting == DECAY and isinstance(pair.old, float) and isinstance(pair.new, float)
     if is_measured:
         return math.isclose(float(str(pair.old)), float(str(pair.new)), rel_tol=SAME_DECAY)
-    return pair.old == pair.new
+    return same_setting(pair.old, pair.new)
 
 
 def _rates(recipe: Recipe) -> float | tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -45,6 +46,10 @@ SETTINGS = {
 }
 
 
+KEYS = itertools.count(1)
+"""The `id` of a transformation can be that of an earlier one, which `optax.inject_hyperparams` has replaced."""
+
+
 def install() -> None:
     for name in OPTIMIZERS:
         HOOKS.wrap([(optax, name), (alias, name)], STEP, _optimizer)
@@ -68,7 +73,7 @@ def _micro_batch(call: Call) -> Iterator[None]:
 
 def _clip(call: Call) -> Iterator[None]:
     yield
-    name = call.function.__name__
+    name, key = call.function.__name__, next(KEYS)
     (threshold,) = call.arguments.values()
     describe = partial(_describe_call, name)
 
@@ -81,7 +86,7 @@ def _clip(call: Call) -> Iterator[None]:
         leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
         weights = weights if len(weights) == len(leaves) else []
         names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
-        report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names, id(describe))
+        report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names, key)
 
     init, update = call.result
     hook = RecordingHook(f"update of optax.{name}", f"a call of optax.{name}")
@@ -100,14 +105,14 @@ def _optimizer(call: Call) -> Iterator[None]:
     yield
     bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
     bound.apply_defaults()
-    name, transformation = f"optax.{call.function.__name__}", call.result
+    name, transformation, key = f"optax.{call.function.__name__}", call.result, next(KEYS)
 
     def step(update: Call) -> Iterator[None]:
         yield
         if getattr(_hidden, "depth", 0):
             return
         updates, state, params, *_ = [*update.arguments.values(), None]
-        _record_step(name, bound.arguments, state, updates, params, id(transformation))
+        _record_step(name, bound.arguments, state, updates, params, key)
 
     update = RecordingHook(f"update of {name}", STEP).around(transformation.update, step)
     call.result = type(transformation)(transformation.init, update)
