@@ -304,3 +304,26 @@ def test_the_rules_of_its_optimizers_are_identified() -> None:
         return weights
 
     check_rules("paddle", paddle.optimizer, weights_of)
+
+
+@pytest.mark.parametrize("by_hand", [(), (0,), (1,), (0, 1)])
+def test_gradients_that_the_script_changes_are_counted_over_all_groups(tmp_path: Path, by_hand: Sequence[int]) -> None:
+    layers = [paddle.nn.Linear(3, 2), paddle.nn.Linear(2, 2)]
+    optimizer = paddle.optimizer.AdamW(0.1, parameters=[{"params": each.parameters()} for each in layers])
+    with pytest.warns(ClipWarning, match="No clip calls"), unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        train_by_hand(layers, optimizer, by_hand)
+    first, *others = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert first.changed is None  # the optimizer is older than the recording
+    for step in others:
+        assert step.changed == 2 * len(by_hand)
+        halved = [each.raw_norm is not None and each.norm < 0.75 * each.raw_norm for each in step.tensors.values()]
+        assert halved == [number in by_hand for number in (0, 0, 1, 1)]
+
+
+def train_by_hand(layers: Sequence[Any], optimizer: Any, by_hand: Sequence[int]) -> None:
+    for _ in range(3):
+        layers[1](layers[0](paddle.ones([4, 3]))).square().mean().backward()
+        for each in [parameter for number in by_hand for parameter in layers[number].parameters()]:
+            each.grad.set_value(each.grad * 0.5)
+        optimizer.step()
+        optimizer.clear_grad()

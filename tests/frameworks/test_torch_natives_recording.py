@@ -461,3 +461,72 @@ def test_the_rules_of_its_optimizers_are_identified() -> None:
         return weights
 
     check_rules("torch", torch.optim, weights_of)
+
+
+@pytest.mark.parametrize(("early", "late"), [((), (0, 1)), ((0,), (1,)), ((0, 1), ())])
+def test_clips_by_hand_before_and_after_the_gradients_are_unscaled_are_known(
+    tmp_path: Path, early: Sequence[int], late: Sequence[int]
+) -> None:
+    """Two optimizers clip by the norm 0.125: `early` before, and `late` after the gradients are unscaled."""
+
+    def clip(layer: torch.nn.Linear) -> None:
+        norm = math.hypot(*(float(each.grad.norm()) for each in layer.parameters()))
+        for each in layer.parameters():
+            each.grad.mul_(0.125 / norm)
+
+    torch.manual_seed(0)
+    layers, scaler = [torch.nn.Linear(6, 3), torch.nn.Linear(3, 2)], torch.amp.GradScaler("cpu", init_scale=64.0)
+    optimizers = [torch.optim.SGD(layer.parameters(), 0.1) for layer in layers]
+    raw: list[float] = []
+
+    def train() -> None:
+        for _ in range(3):
+            scaler.scale(layers[1](layers[0](torch.randn(8, 6))).square().mean()).backward()
+            raw.extend(float(layer.weight.grad.norm()) / 64 for layer in layers)
+            for number, optimizer in enumerate(optimizers):
+                clip(layers[number]) if number in early else None
+                scaler.unscale_(optimizer)
+                clip(layers[number]) if number in late else None
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+                optimizer.zero_grad()
+            scaler.update()
+
+    recording = unified_clip.record(tmp_path / "run.jsonl", norms=True)
+    with pytest.warns(ClipWarning, match="No clip calls"), recording:
+        train()
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [step.changed for step in steps] == [2] * 6
+    for number, step in enumerate(steps):
+        weight, bias = step.tensors.values()
+        norm = 0.125 / 64 if number % 2 in early else 0.125
+        assert math.hypot(weight.norm, bias.norm) == pytest.approx(norm)
+        assert weight.raw_norm == pytest.approx(raw[number])
+
+
+def test_a_recorded_clip_of_scaled_gradients_is_no_change_by_the_script(tmp_path: Path) -> None:
+    layer, scaler = torch.nn.Linear(6, 3), torch.amp.GradScaler("cpu", init_scale=64.0)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        scaler.scale(layer(torch.randn(8, 6)).square().mean()).backward()
+        torch.nn.utils.clip_grad_norm_(layer.parameters(), 0.125)
+        scaler.step(optimizer)
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert (step.changed, [each.raw_norm for each in step.tensors.values()]) == (0, [None, None])
+
+
+@pytest.mark.parametrize("clip", [uc.clip_grad_norm_, torch.nn.utils.clip_grad_norm_])
+def test_a_clip_before_the_backward_pass_is_an_empty_one(tmp_path: Path, clip: Callable[..., Any]) -> None:
+    model = torch.nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for is_empty in (True, False):
+            optimizer.zero_grad()
+            for call in (True, False):
+                if call is is_empty:
+                    clip(model.parameters(), 0.1)
+                if call:
+                    model(torch.ones(2, 6)).sum().backward()
+            optimizer.step()
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [(each.empty_clips, each.empty_because) for each in steps] == [(1, None), (0, None)]

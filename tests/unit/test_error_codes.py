@@ -225,6 +225,7 @@ INTERNAL = {
     "bench/cuda.py: NoDeviceError",
     "config/documents/keys.py: ParseError",
     "parity/adapters/base.py: FunctionsMissingError",
+    "parity/old_releases/frameworks.py: NotAvailableError",
     "parity/workers/user_function.py: UserFunctionError",
     "port/to_config.py: UnsureError",
     "source/values.py: _UnknownError",

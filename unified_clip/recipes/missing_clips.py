@@ -116,7 +116,7 @@ def _without_clip(run: Run, other: Run, side: int, never: Sequence[tuple[int, ob
         return Finding(step, kind, "clip", old, new, f"{sentence}. {clips}", fix)
     count = counted(len(steps), "optimizer step")
     sentence = f"{run.name} never clips: its {count} have no clip call. {clips}"
-    if any(step.changed is None for step in steps):  # only PyTorch tells whether other code changes gradients
+    if any(step.changed is None for step in steps):  # other code may change gradients
         sentence = (
             f"{run.name} has no recorded clip. This is only a possible cause: its own code may clip, which is not "
             f"recorded. {clips}"
@@ -294,8 +294,14 @@ def unreached(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
                 f"in {run.name}, the optimizer gets other gradients of {names} than the clip returns. Other code "
                 "changes them between the clip and the step, or does not use the result of the clip"
             )
-            old, new = in_order("other gradients", "the clipped gradients", side == 0)
             fix = f"In {run.name}, use the result of the clip, and change no gradient after it"
+            steps = [each.sides[side].step for each in own]
+            if any(step is not None and step.clipped_early for step in steps):
+                sentence = (
+                    f"{run.name} clips {names} before the last backward pass, which adds to the clipped gradients"
+                )
+                fix = f"In {run.name}, clip after the last backward pass of a step, directly before optimizer.step()"
+            old, new = in_order("other gradients", "the clipped gradients", side == 0)
             yield Finding(number, "the clip does not reach the step", "gradients of the step", old, new, sentence, fix)
 
 

@@ -59,12 +59,18 @@ def _by_optimizer(steps: Sequence[OptimizerStep]) -> list[list[OptimizerStep]]:
         if key not in of_key:
             ended = sorted((own for own in found if ends[id(own)] < place), key=lambda own: ends[id(own)])
             of_key[key] = min(ended, key=lambda own: _distance(own[-1], step), default=[])
-            if not of_key[key] or _distance(of_key[key][-1], step) > CONTINUES:
+            last_one = of_key[key]
+            # at equal weights, the same training begins again, as for another fold
+            if not last_one or _distance(last_one[-1], step) > CONTINUES or _begins_again(last_one, step):
                 of_key[key] = []
                 found.append(of_key[key])
         of_key[key].append(step)
         ends[id(of_key[key])] = last[key]
     return found
+
+
+def _begins_again(steps: Sequence[OptimizerStep], after: OptimizerStep) -> bool:
+    return len(steps) > 1 and bool(after.tensors) and _distance(steps[0], after) == 0 < _distance(steps[0], steps[-1])
 
 
 def _distance(before: OptimizerStep, after: OptimizerStep) -> float:

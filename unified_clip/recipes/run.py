@@ -157,7 +157,7 @@ class Run:
     @functools.cached_property
     def gradient_unit(self) -> float:
         """The rounding error of the least precise gradients."""
-        return self._unit(lambda each: (each.raw, each.gradient))
+        return self._unit(lambda each: (each.gradient if each.raw is None else each.raw,))
 
     @functools.cached_property
     def weight_unit(self) -> float:

@@ -158,6 +158,9 @@ class Output:
         """Functions of the name of a call and the parameters whose gradients it has clipped. A parameter is None if the
         call got only its gradient."""
 
+        self.on_empty: dict[str, Callable[[Sequence[Any]], object]] = {}
+        """{framework: function of the parameters of a call of unified_clip that found no gradient}."""
+
     def report_clipped(self, call: str, parameters: Sequence[Any]) -> None:
         for report in self.on_clipped:
             report(call, parameters)

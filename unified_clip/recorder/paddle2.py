@@ -80,12 +80,14 @@ SAMPLE = RecordingHook("samples of Paddle", "a sample of a gradient")
 
 def install(clip: RecordClip) -> None:
     OUTPUT.on_clipped.append(_clipped)
+    OUTPUT.on_empty["paddle"] = WATCHER.on_empty_clip
     by_class = clip.observer(functools.partial(_clip, clip))
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
         HOOKS.wrap([(kind, "__call__")], f"a call of paddle.nn.{kind.__name__}", by_class)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         HOOKS.wrap([(paddle.nn.utils, name)], f"a call of paddle.nn.utils.{name}", clip.observer(clip.parameters))
     HOOKS.wrap([(paddle.static.Executor, "run")], "a run of a static program", functools.partial(_run, clip))
+    HOOKS.wrap([(paddle.static.Executor, "train_from_dataset")], "train_from_dataset", _unrecorded)
     HOOKS.wrap([(paddle.Tensor, "backward")], BACKWARD, _backward)
     HOOKS.wrap([(paddle.optimizer.Optimizer, "__init__")], "an optimizer", _created)
     HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], STEP, _step)
@@ -155,6 +157,8 @@ def _add_to_program(call: NativeCall, called: Call) -> Iterator[None]:
     pairs = clipped_pairs(called.args[1])
     yield
     names, before, after = [p.name for p, _ in pairs], [g for _, g in pairs], results(called.result, pairs)
+    if not paddle.base.framework.in_pir_mode() and any(left.name == right.name for left, right in zip(before, after)):
+        raise TypeError("the clip overwrites its gradients in the program. Record a run of Paddle 3 or in dynamic mode")
     PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(
         InProgram(call, names, before, after, caller())
     )
@@ -178,10 +182,14 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
 def _run(clip: RecordClip, called: Call) -> Iterator[None]:
     """Also fetch the gradients before and after each clip from `Executor.run`."""
     arguments = called.arguments
-    clips = PROGRAMS.get(arguments.get("program") or paddle.static.default_main_program(), [])
+    program = arguments.get("program") or paddle.static.default_main_program()
+    clips = PROGRAMS.get(getattr(program, "_program", program), [])  # of a CompiledProgram
     if not clips:
         return
-    own = list(arguments.get("fetch_list") or [])
+    if arguments.get("use_prune"):
+        raise TypeError("a pruned program cannot be recorded")
+    own = arguments.get("fetch_list")
+    own = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
     weights = [list(map(_weight, each.names)) for each in clips]
     gradients = [gradient for each in clips for gradient in (*each.before, *each.after)]
     called.args, called.kwargs = (), {**arguments, "fetch_list": [*own, *gradients]}
@@ -191,6 +199,11 @@ def _run(clip: RecordClip, called: Call) -> Iterator[None]:
     for each, of_clip in zip(clips, weights):
         before, after = ([next(values) for _ in each.names] for _ in range(2))
         clip.run(each, before, after, of_clip)
+
+
+def _unrecorded(called: Call) -> Iterator[None]:
+    yield
+    raise TypeError("Use Executor.run in the recorded run")
 
 
 def _weight(name: str) -> Any:
@@ -226,9 +239,12 @@ def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
 
 def _raw_gradients() -> dict[int, Any]:
     """Sample the gradients after a backward pass, because the script's own code can change them before the step."""
-    optimizers = OPTIMIZERS if OUTPUT.norms and paddle.in_dynamic_mode() else ()
-    parameters = [each for own in optimizers for group in _groups(own) for each in group["params"]]
-    return {id(each): _sampled(each.grad) for each in parameters if _has_sample(each.grad)}
+    return {id(each): _sampled(each.grad) for own in list(OPTIMIZERS) for each in _with_sample(own)}
+
+
+def _with_sample(optimizer: Any) -> list[Any]:
+    groups = _groups(optimizer) if OUTPUT.norms and paddle.in_dynamic_mode() else []
+    return [each for group in groups for each in group["params"] if _has_sample(each.grad)]
 
 
 def _has_sample(gradient: Any) -> bool:
@@ -263,14 +279,13 @@ def _add_tensors(optimizer: Any, pairs: Pairs) -> None:
         names[key]: tensor_at_step(p.shape, gradient.tolist(), weight.tolist()[:-1])
         for key, (p, gradient, weight) in rows.items()
     }
-    if not any(WATCHER.clips.times(p) for p, _ in pairs):  # otherwise, a recorded clip changes them
-        WATCHER.add_raw(tensors, {names[id(p)]: WATCHER.raw.get(id(p)) for p, _ in pairs})
     WATCHER.tensors = {**(WATCHER.tensors or {}), **tensors}
 
 
 def _step(call: Call) -> Iterator[None]:
     """Paddle calls `Optimizer._apply_optimize` for each parameter group."""
     optimizer = call.args[0]
+    OPTIMIZERS.add(optimizer)
     try:
         yield
     except GeneratorExit:
@@ -295,6 +310,9 @@ def _record_step(optimizer: Any) -> None:
     name = f"paddle.optimizer.{type(optimizer).__name__}"
     is_cleared = functools.partial(_is_cleared, ref(optimizer))
     name_of = functools.partial(_name_of, optimizer)
+    if WATCHER.tensors and not any(map(WATCHER.clips.times, parameters)):  # otherwise, a recorded clip changes them
+        raw = {canonical(name_of(each)): WATCHER.raw.get(id(each)) for each in parameters}
+        WATCHER.add_raw(WATCHER.tensors, {name: row for name, row in raw.items() if name in WATCHER.tensors})
     WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, parameters, name_of)
 
 
@@ -344,9 +362,14 @@ def _scaled(call: Call) -> Iterator[None]:
 
 
 def _unscaled(call: Call) -> Iterator[None]:
+    scaler, optimizer = list(call.arguments.values())[:2]
+    parameters = _with_sample(optimizer)
+    before = [_sampled(each.grad) for each in parameters]
+    scale = float(scaler._scale) if scaler.is_enable() else 1.0  # not on a CPU
     yield
     WATCHER.scaling_ends()
-    WATCHER.raw = SAMPLE.run(_raw_gradients) or {}
+    after = [_sampled(each.grad) for each in parameters]
+    WATCHER.unscale(parameters, before, after, scale, lambda is_same, new, old: new if bool(is_same) else old)
 
 
 def _is_cleared(reference: ref[Any]) -> bool:

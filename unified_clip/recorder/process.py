@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import HOOKS_OF, hooks_of
 from .guard import print_instead
-from .hooks import HOOKS, OUTPUT
+from .hooks import HOOKS, OUTPUT, RecordingHook
 from .lines import header, write_line
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ class FileRecording:
     def end(self) -> None:
         with self._lock:
             if self._file is None and not self._has_ended and not self._path.is_dir():
-                self.warn(f"{self._path}: nothing was recorded, because no session or loop of a framework trained")
+                what = "no clip and no step ran that docs/recording.md lists"
+                self.warn(f"{self._path}: nothing was recorded, because {what}")
             self._has_ended = True
             if self._file is not None:
                 self._file.close()
@@ -145,7 +146,7 @@ def start(recording: FileRecording) -> None:
     OUTPUT.recordings, OUTPUT.norms = (recording,), recording.norms
     HOOKS.switch(True)
     sys.modules[str(__package__)].log = recording.log  # type: ignore[attr-defined]  # for scripts
-    atexit.register(recording.end)
+    atexit.register(RecordingHook("end", "the end of the training").guarded(recording.end))
     if hasattr(os, "register_at_fork"):  # not on Windows
         os.register_at_fork(after_in_child=recording.after_fork)
 

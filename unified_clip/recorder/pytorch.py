@@ -64,6 +64,7 @@ observe = partial(HOOKS.wrap, unless=IS_COMPILING)
 def install(clip: Observer) -> None:
     """clip: Records a call of PyTorch's own clipping functions."""
     OUTPUT.on_clipped.append(_clipped)
+    OUTPUT.on_empty["torch"] = WATCHER.on_empty_clip
     observe([(torch.autograd, "backward")], BACKWARD, _backward)
     for name in ("__init__", "__setstate__"):  # the second for copies
         observe([(torch.optim.Optimizer, name)], "an optimizer", _created)
@@ -191,10 +192,13 @@ def _scaled(call: Call) -> Iterator[None]:
 
 
 def _unscaled(call: Call) -> Iterator[None]:
+    scaler, optimizer = list(call.arguments.values())[:2]
+    parameters = _sampled(optimizer) if OUTPUT.norms and not _is_hidden() else []
+    before, scale = list(map(_gradient_row, parameters)), scaler.get_scale() if parameters else 1.0
     yield
     WATCHER.scaling_ends()
     VERSIONS.store()
-    WATCHER.raw = _raw_gradients()
+    WATCHER.unscale(parameters, before, list(map(_gradient_row, parameters)), scale, torch.where)
 
 
 def _clipped(call: str, parameters: Sequence[Any]) -> None:
@@ -233,12 +237,14 @@ def _sampled(optimizer: Any) -> list[Any]:
 
 def _raw_gradients() -> dict[int, Any]:
     """Sample the gradients after a backward pass, because the script's own code can change them before the step."""
-    found: dict[int, Any] = {}
-    for optimizer in VERSIONS.optimizers() if OUTPUT.norms else ():
-        for each in _sampled(optimizer):
-            gradient, places = each.grad.detach(), torch.from_numpy(positions(tuple(each.shape))).to(each.device)
-            found[id(each)] = torch.cat([gradient.reshape(-1)[places], gradient.norm().reshape(1)])
-    return found
+    optimizers = VERSIONS.optimizers() if OUTPUT.norms else ()
+    return {id(each): _gradient_row(each) for optimizer in optimizers for each in _sampled(optimizer)}
+
+
+def _gradient_row(parameter: Any) -> Any:
+    """Return the elements of the sample, and the norm."""
+    gradient, places = parameter.grad.detach(), torch.from_numpy(positions(tuple(parameter.shape))).to(parameter.device)
+    return torch.cat([gradient.reshape(-1)[places], gradient.norm().reshape(1)])
 
 
 def _tensors_at(optimizer: Any) -> dict[str, Any] | None:

@@ -162,6 +162,7 @@ class StepWatcher:
     def _begin(self) -> None:
         self._is_cleared: dict[int, Callable[[], bool]] = {}
         self._cleared: dict[int, bool] = {}  # whether the first backward pass of this step began without gradients
+        self.raw: dict[int, Any] = {}  # the gradients after the last backward pass, by the `id` of the parameter
         self.clips.reset()
         self._reset()
 
@@ -170,7 +171,6 @@ class StepWatcher:
         self.changed: int | None = None  # number of gradients that unrecorded code changed
         self.changed_after_clip: int | None = None
         self.tensors: dict[str, Any] | None = None  # the gradients and weights that the step gets
-        self.raw: dict[int, Any] = {}  # the gradients after the last backward pass, by the `id` of the parameter
         self._empty_clips: list[tuple[bool, int]] = []  # (whether the clip got parameters, earlier backward passes)
 
     def before_backward(self) -> None:
@@ -185,6 +185,23 @@ class StepWatcher:
 
     def on_empty_clip(self, parameters: Sequence[Any]) -> None:
         self._empty_clips.append((bool(parameters), self._backward_calls))
+
+    def unscale(
+        self,
+        parameters: Sequence[Any],
+        before: Sequence[Any],
+        after: Sequence[Any],
+        scale: float,
+        where: Callable[..., Any],
+    ) -> None:
+        """Keep the gradients of a backward pass without their loss scale, which is taken away between `before` and
+        `after`. The script may have changed the scaled gradients."""
+        for each, old, new in zip(parameters, before, after):
+            raw = self.raw.get(id(each))
+            if raw is None or self.clips.times(each):
+                self.raw[id(each)] = new
+            else:
+                self.raw[id(each)] = where((raw == old).all(), new, raw / scale)
 
     def add_raw(self, tensors: dict[str, Any], raw: Mapping[str, Any]) -> None:
         """Call this only if no recorded clip changes the gradients."""

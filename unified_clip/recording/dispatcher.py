@@ -29,11 +29,14 @@ class RunningCall:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0  # seconds that the recordings took
         self.parameters: list[Any] = []
+        self.empty: str | None = None
+        """The framework, if no clip of the call has a gradient."""
 
     def add(self, clip: Clip) -> bool:
         for recorder in self.recorders:
             recorder.on_clip(clip)
         only_measures = type(clip.threshold) is float and clip.threshold == math.inf
+        self.empty = None if only_measures or clip.group else clip.path.framework
         if DISPATCHER.natives and OUTPUT.on_clipped and not only_measures:  # building the leaves takes time
             self.parameters += [clip.gradients.leaves[index].parameter for index in clip.group]
         return True
@@ -88,6 +91,9 @@ class Dispatcher:
             if self.natives and call.recorders and called.error is None:
                 self.on_jax_clips(call.recorders[0].count_lines("jax"))
                 OUTPUT.report_clipped(name, call.parameters)
+                if call.empty in OUTPUT.on_empty:
+                    passed = [list(each) for each in called.args if isinstance(each, list | tuple | dict)]
+                    OUTPUT.on_empty[call.empty](passed[0] if passed else called.args)
             for recorder in call.recorders:
                 recorder.end(seconds, called.error)
 

@@ -93,9 +93,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return NAMES.get(tensor.dtype) or getattr(tensor.dtype, "name", str(tensor.dtype)).removeprefix("paddle.")
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
-        if isinstance(tensor, paddle.Tensor) and tensor.is_selected_rows():  # whose `shape` counts only the stored rows
-            return (tensor.get_selected_rows().height(), *tensor.shape[1:])
-        return tuple(None if length < 0 else length for length in tensor.shape)
+        return sparse.dense_shape(tensor)
 
     def parameter_name(self, parameter: Any) -> str | None:
         if isinstance(parameter, paddle.pir.Value) and parameter.has_name:  # otherwise, `name` raises ValueError

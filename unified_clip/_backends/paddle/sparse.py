@@ -18,6 +18,13 @@ def stored_values(gradient: Any) -> Any:
     return releases.values_of_rows(gradient) if gradient.is_selected_rows() else gradient.values()
 
 
+def dense_shape(tensor: Any) -> tuple[int | None, ...]:
+    """The attribute `shape` of a SelectedRows tensor counts only the stored rows."""
+    if isinstance(tensor, paddle.Tensor) and tensor.is_selected_rows():
+        return (tensor.get_selected_rows().height(), *tensor.shape[1:])
+    return tuple(None if length < 0 else length for length in tensor.shape)
+
+
 def selected_rows(rows: Tensor, height: int, values: Tensor) -> Tensor:
     kinds = paddle.base.core.VarDesc.VarType
     tensor = paddle.Tensor(kinds.FP32, [height, *values.shape[1:]], "", kinds.SELECTED_ROWS, False)

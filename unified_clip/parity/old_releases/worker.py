@@ -37,6 +37,7 @@ def _module_at(folder: Path, name: str) -> Any:
         return importlib.import_module(name)
     finally:
         sys.path.remove(str(folder))
+        sys.modules.pop(name, None)  # a user's module can have the same name
 
 
 sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != HERE]
