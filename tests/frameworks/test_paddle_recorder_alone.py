@@ -69,6 +69,7 @@ IN_PROGRAM = """
     run(paddle.static.default_startup_program())
     for step in range(3):
         run(feed={"x": np.full((8, 6), step + 1, np.float32)}, fetch_list=[loss] if step else loss)
+    run(feed={"x": np.ones((8, 6), np.float32)}, fetch_list=[loss], use_prune=True)  # not recorded
 """
 
 
@@ -83,6 +84,10 @@ def _script(folder: Path, *parts: str, name: str = "train") -> Path:
 def test_it_records_the_same_as_the_command(tmp_path: Path, text: str, clips: int, steps: int) -> None:
     script = _script(tmp_path, text)
     alone, command = lines(record_alone(script)), lines(record_by_command(script))
+    warnings = [
+        [each.pop(each.index(line))["warning"] for line in [*each] if "warning" in line] for each in (alone, command)
+    ]
+    assert [["pruned" in text for text in each] for each in warnings] == [[True] * (not steps)] * 2
     assert [sum("rule" in line for line in alone), sum("optimizer" in line for line in alone)] == [clips, steps]
     assert sum("tensors" in line for line in alone) == steps
     assert differences(alone, command) == {}

@@ -56,6 +56,16 @@ class NativeCall:
         }
 
 
+class ProgramClip(NamedTuple):
+    """A clip in a static program of Paddle. `before` and `after` are its variables, or in Paddle 1 their names."""
+
+    call: NativeCall
+    names: Sequence[str]
+    before: Sequence[Any]
+    after: Sequence[Any]
+    place: str | None
+
+
 def describe_call(framework: str, name: str, arguments: dict[str, Any]) -> NativeCall:
     """arguments: Those of a function in PyTorch's or Paddle's `nn.utils`."""
     name = f"{framework}.nn.utils.{name.lstrip('_')}"

@@ -10,7 +10,7 @@ import paddle.fluid as fluid
 from paddle.fluid import clip, core, framework, optimizer, regularizer
 from paddle.fluid.contrib.mixed_precision import decorator
 
-from .clips import CLIPS, NativeCall, Outermost, record_call, row
+from .clips import CLIPS, NativeCall, Outermost, ProgramClip, record_call, row
 from .hooks import HOOKS, OUTPUT
 from .lines import caller, canonical
 from .steps import (
@@ -36,18 +36,8 @@ if TYPE_CHECKING:
     """(parameter, gradient)."""
 
 
-class ProgramClip(NamedTuple):
-    """A clip in a static program. All names are those of variables."""
-
-    call: NativeCall
-    names: Sequence[str]
-    before: Sequence[str]
-    after: Sequence[str]
-    place: str | None
-
-
 class ProgramStep(NamedTuple):
-    """A step of an optimizer in a static program."""
+    """A step of an optimizer in a static program. All names are those of variables."""
 
     optimizer: str
     settings: Mapping[str, Any]

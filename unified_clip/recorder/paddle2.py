@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 from paddle.amp.grad_scaler import AmpScaler
 
-from .clips import CLIPS, NativeCall, Row, clip_parameters, norm_of, record_call, row
+from .clips import CLIPS, NativeCall, ProgramClip, Row, clip_parameters, norm_of, record_call, row
 from .hooks import HOOKS, OUTPUT, RecordingHook
 from .lines import caller, canonical
 from .samples import positions, sample
@@ -35,16 +35,6 @@ if TYPE_CHECKING:
     """(parameter, gradient)."""
 
 
-class InProgram(NamedTuple):
-    """A clip in a static program. `before` and `after` contain variables of the program."""
-
-    call: NativeCall
-    names: Sequence[str]
-    before: Sequence[Any]
-    after: Sequence[Any]
-    place: str | None
-
-
 class RecordClip(NamedTuple):
     """How to record a clip."""
 
@@ -53,7 +43,7 @@ class RecordClip(NamedTuple):
     parameters: Observer
     """Records a call whose first argument is the parameters."""
 
-    run: Callable[[InProgram, Sequence[Any], Sequence[Any], Sequence[Any]], object]
+    run: Callable[[ProgramClip, Sequence[Any], Sequence[Any], Sequence[Any]], object]
     """Records a run of a clip in a program. Gets the arrays before and after the clip, and of the weights."""
 
 
@@ -68,7 +58,7 @@ def _has_no_gradient(parameter: Any) -> bool:
 
 WATCHER = StepWatcher(ClipCounts(_gradient_state, lambda tensor: not tensor.stop_gradient, _has_no_gradient))
 
-PROGRAMS: dict[Any, list[InProgram]] = {}
+PROGRAMS: dict[Any, list[ProgramClip]] = {}
 
 STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[Any]]]] = WeakKeyDictionary()
 """{optimizer: (settings, parameters) of each group that the current step has updated}."""
@@ -111,7 +101,7 @@ def _record_pairs(called: Call, call: NativeCall, pairs: Pairs) -> Iterator[None
     OUTPUT.report_clipped(call.name, [p for p, _ in pairs])
 
 
-def _record_run(clip: InProgram, before: Sequence[Any], after: Sequence[Any], weights: Sequence[Any]) -> None:
+def _record_run(clip: ProgramClip, before: Sequence[Any], after: Sequence[Any], weights: Sequence[Any]) -> None:
     rows = [row(*each, clip.call.order) for each in zip(clip.names, before, weights)]
     record_call(clip.call, rows, clip.place)
 
@@ -160,7 +150,7 @@ def _add_to_program(call: NativeCall, called: Call) -> Iterator[None]:
     if not paddle.base.framework.in_pir_mode() and any(left.name == right.name for left, right in zip(before, after)):
         raise TypeError("the clip overwrites its gradients in the program. Record a run of Paddle 3 or in dynamic mode")
     PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(
-        InProgram(call, names, before, after, caller())
+        ProgramClip(call, names, before, after, caller())
     )
 
 

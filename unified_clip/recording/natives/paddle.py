@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...recorder import paddle2
-from ...recorder.clips import NativeCall
+from ...recorder.clips import NativeCall, ProgramClip
 from ...recorder.guard import Call
 from ...recorder.hooks import HOOKS
 from ...tensors.types import from_numpy
@@ -34,7 +34,7 @@ def _record_pairs(called: Call, call: NativeCall, pairs: Sequence[tuple[Any, Any
     running.end(paddle2.results(called.result, pairs))
 
 
-def _record_run(clip: paddle2.InProgram, before: Sequence[Any], after: Sequence[Any], weights: Sequence[Any]) -> None:
+def _record_run(clip: ProgramClip, before: Sequence[Any], after: Sequence[Any], weights: Sequence[Any]) -> None:
     arrays = [from_numpy(each) for each in before], [from_numpy(each) for each in after]
     known = [None if each is None else from_numpy(each) for each in weights]
     OBSERVER.record(clip.call, ObservedTensors(*arrays, known, clip.names, place=clip.place))
