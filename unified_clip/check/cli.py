@@ -70,8 +70,8 @@ def add_run_check(record: argparse.ArgumentParser) -> None:
 def _record(record: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     if options.check is None and (options.out or options.nearest or options.format != FORMATS[0]):
         raise UsageError("--format, --nearest and --out are options of --check. Add --check clip.toml.", "UC201")
-    if not options.command_line and (options.norms or options.watch or options.force):
-        problem = "--norms, --watch and --force need a command"
+    if not options.command_line and (options.norms or options.force):
+        problem = "--norms and --force need a command"
         raise UsageError(f"{problem}. Type: unified-clip record run.jsonl -- python train.py", "UC201")
     if options.file is None and (options.check is None or not options.command_line):
         raise UsageError("no FILE given. Type: unified-clip record run.jsonl -- python train.py", "UC201")

@@ -102,7 +102,7 @@ def test_a_recording_is_checked_without_a_command(folder: Path) -> None:
         ["--check", "clip.toml"],
         ["run.jsonl", "--out", "report.txt"],
         ["run.jsonl", "--nearest"],
-        *(["run.jsonl", "--check", "clip.toml", option] for option in ("--norms", "--watch", "--force")),
+        *(["run.jsonl", "--check", "clip.toml", option] for option in ("--norms", "--force")),
     ],
 )
 def test_options_of_the_check_need_each_other(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,11 +300,10 @@ def test_a_process_that_cannot_be_recorded_is_reported_and_runs(folder: Path) ->
     assert "was not recorded: ModuleNotFoundError" in completed.stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--watch"]], ids=["plain", "watched"])
 @pytest.mark.parametrize("calls", [0, 2])
-def test_a_recording_is_kept_if_stderr_is_a_closed_pipe(folder: Path, options: list[str], calls: int) -> None:
+def test_a_recording_is_kept_if_stderr_is_a_closed_pipe(folder: Path, calls: int) -> None:
     write(folder / "ending.py", f"{textwrap.dedent(TRAIN)}\nsys.exit(5)\n")
-    command = [sys.executable, "-m", "unified_clip", "record", *options, "run.jsonl", "--"]
+    command = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--"]
     reading, writing = os.pipe()
     os.close(reading)
     completed = subprocess.run(
@@ -315,11 +314,10 @@ def test_a_recording_is_kept_if_stderr_is_a_closed_pipe(folder: Path, options: l
     assert recorded_steps(folder) == [*range(1, calls + 1)] if calls else (folder / "run.jsonl").exists()
 
 
-@pytest.mark.parametrize("options", ["", "--watch"], ids=["plain", "watched"])
 @pytest.mark.parametrize(("ending", "status"), [("sys.exit(5)", 5), ("import os; os.kill(os.getpid(), 9)", -9)])
-def test_a_command_is_recorded_without_stdout_and_stderr(folder: Path, options: str, ending: str, status: int) -> None:
+def test_a_command_is_recorded_without_stdout_and_stderr(folder: Path, ending: str, status: int) -> None:
     write(folder / "ending.py", f"{textwrap.dedent(TRAIN)}\n{ending}\n")
-    command = f"{sys.executable} -m unified_clip record {options} run.jsonl -- {sys.executable} ending.py 2"
+    command = f"{sys.executable} -m unified_clip record run.jsonl -- {sys.executable} ending.py 2"
     for closed in (">&-", "2>&-", ">&- 2>&-"):
         completed = subprocess.run(
             f"exec {command} {closed}", shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, check=False

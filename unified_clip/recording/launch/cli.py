@@ -25,12 +25,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     record.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the file to write")
     record.add_argument("--force", action="store_true", help="replace FILE if it exists, when the command has ended")
     record.add_argument("--norms", action="store_true", help="record the exact norm of each gradient and weight")
-    record.add_argument(
-        "--watch",
-        action="store_true",
-        help="print norm, threshold, share of clipped calls, loss and learning rate to stderr every 30 seconds",
-    )
-    record.usage = "unified-clip record [FILE] [--check CLIP] [--norms] [--watch] [--force] -- COMMAND ..."
+    record.usage = "unified-clip record [FILE] [--check CLIP] [--norms] [--force] -- COMMAND ..."
     record.set_defaults(run=run)
     return record
 
@@ -49,5 +44,4 @@ def run(options: argparse.Namespace) -> int:
     if not options.command_line:
         file = shlex.quote(str(options.file))
         raise UsageError(f"no command given. Type: unified-clip record {file} -- python train.py", "UC201")
-    flags = {"norms": options.norms, "watch": options.watch, "force": options.force}
-    return record_command(options.file, options.command_line, **flags)
+    return record_command(options.file, options.command_line, norms=options.norms, force=options.force)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -21,7 +21,6 @@ from ..._kit.display import complain, flush_or_discard
 from ...recorder.lines import header
 from ...recorder.startup import sitecustomize
 from . import merge
-from .watch import watching
 
 PACKAGE = Path(__file__).parents[2]
 VERSION = sys.modules["unified_clip"].__version__
@@ -30,13 +29,12 @@ STARTUP = PACKAGE / "recorder" / "startup"
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
-def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False, force: bool = False) -> int:
+def record_command(file: Path, command: Sequence[str], *, norms: bool, force: bool = False) -> int:
     """If a signal ended the command, the same signal ends this process."""
     print(end="", flush=True)  # lines of this process come before the command's lines
     parts = file.with_name(f"{file.name}.parts")
     is_new = _create(file, parts, force=force)
-    with watching(parts) if watch else nullcontext():
-        status = _run(command, _environment(parts, norms))
+    status = _run(command, _environment(parts, norms))
     if isinstance(status, OSError):
         shutil.rmtree(parts)
         if is_new:
