@@ -13,21 +13,27 @@ from ..tensors.arithmetic import Float64s
 UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """{dtype: the relative rounding error of one operation}."""
 
-ENOUGH = 16
+ENOUGH = 32
 """Fewer different numbers can have few bits by chance."""
+
+ODD = 0.25
+"""Of rounded numbers, half need the last bit of their dtype. Of differences of rounded numbers, such as the noise in
+the gradient of a bias before BatchNorm, and of numbers such as 0.75, few need it."""
 
 
 def dtype_of(arrays: Iterable[Float64s | None]) -> str:
-    """Return the least precise dtype that has all numbers."""
+    """Return the least precise dtype that has all numbers, and whose bits the numbers need."""
     found = [each for each in arrays if each is not None]
     numbers = np.unique(np.abs(np.concatenate(found))) if found else np.zeros(0)
     if len(numbers) < ENOUGH:
         return "float32"
     with np.errstate(over="ignore"):
         single = numbers.astype(np.float32)
-        if not (single.view(np.uint32) & 0xFFFF).any():
-            return "bfloat16"
-        return "float16" if np.array_equal(single.astype(np.float16), single) else "float32"
+        half = single.astype(np.float16)
+    bits = single.view(np.uint32)
+    if not (bits & 0xFFFF).any() and (bits >> 16 & 1).mean() >= ODD:
+        return "bfloat16"
+    return "float16" if np.array_equal(half, single) and (half.view(np.uint16) & 1).mean() >= ODD else "float32"
 
 
 def unscaled(line: RecordedCall) -> RecordedCall:

@@ -157,7 +157,13 @@ class Run:
     @functools.cached_property
     def gradient_unit(self) -> float:
         """The rounding error of the least precise gradients."""
-        return self._unit(lambda each: (each.gradient if each.raw is None else each.raw,))
+        floor = functools.cache(self.noise_floor)
+
+        def sample(each: ParameterStep) -> tuple[Float64s | None, ...]:
+            is_noise = each.raw_norm is not None and each.raw_norm <= floor(each.number)
+            return () if is_noise else (each.gradient if each.raw is None else each.raw,)
+
+        return self._unit(sample)
 
     @functools.cached_property
     def weight_unit(self) -> float:
