@@ -554,24 +554,91 @@ with unified_clip.record("run.jsonl"):
         session.run(v1.global_variables_initializer())
         session.run(train)
 """)
-    subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path)
+    ended = subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path, capture_output=True, text=True)
+    warned = [
+        f"{what} is not recorded" in ended.stderr for what in ("tf.clip_by_global_norm", "a step of an optimizer")
+    ]
+    assert warned == [True, True]
+    run = runs.read(tmp_path / "run.jsonl")
+    assert (len(run.lines), len(run.optimizer_steps)) == (0, 0)
+
+
+def test_a_recording_adds_no_operation_to_the_graph_of_a_session(tmp_path: Path) -> None:
+    """More operations would change the seeds of the script's random operations."""
+    v1 = tf.compat.v1
+
+    def built() -> list[str]:
+        with tf.Graph().as_default() as graph:
+            weight = v1.get_variable("weight", initializer=[1.0, 1.0])
+            clipped, _ = tf.clip_by_global_norm(tf.gradients(tf.reduce_sum(weight**2), [weight]), 1.0)
+            train = v1.train.GradientDescentOptimizer(0.1).apply_gradients([(clipped[0], weight)])
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                session.run(train)
+            return [f"{operation.name} {operation.type}" for operation in graph.get_operations()]
+
+    alone = built()
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        assert built() == alone
     run = runs.read(tmp_path / "run.jsonl")
     assert (len(run.lines), len(run.optimizer_steps)) == (1, 1)
 
 
-def test_recording_operations_of_a_session_run_on_the_cpu(tmp_path: Path) -> None:
+def test_steps_of_one_optimizer_have_the_settings_with_which_they_were_built(tmp_path: Path) -> None:
     v1 = tf.compat.v1
+    rates = [0.125]
+    optimizer = v1.train.MomentumOptimizer(lambda: rates[0], 0.9)
 
-    def build(graph: tf.Graph) -> None:
-        with unified_clip.record(tmp_path / "run.jsonl"), graph.as_default(), tf.device("/device:GPU:0"):
-            weight = v1.get_variable("weight", initializer=[1.0, 1.0])
-            clipped, _ = tf.clip_by_global_norm(tf.gradients(weight**2, [weight]), 1.0)
-            v1.train.GradientDescentOptimizer(0.1).apply_gradients([(clipped[0], weight)])
+    def build(weight: Any, rate: Any) -> Any:
+        rates[0] = rate
+        clipped, _ = tf.clip_by_global_norm(tf.gradients(tf.reduce_sum(weight**2), [weight]), 1.0)
+        return optimizer.apply_gradients([(clipped[0], weight)])
 
-    with pytest.warns(ClipWarning, match="No clip calls"):  # no session runs the operations
-        build(graph := tf.Graph())
-    devices = [operation.device for operation in graph.get_operations() if operation.type == "PyFunc"]
-    assert devices == ["/device:CPU:0"] * 2
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        for second in (0.25, 0.5):  # in two graphs
+            with tf.Graph().as_default(), v1.Session() as session:
+                weight = v1.get_variable("weight", initializer=[1.0, 1.0])
+                unfed = v1.placeholder(tf.float32, [])
+                trains = [build(weight, rate) for rate in (0.125, second, unfed)]
+                session.run(v1.global_variables_initializer())
+                for train in trains[:2]:
+                    session.run(train)
+                session.run(trains[2], {unfed: 2.0})
+    run = runs.read(tmp_path / "run.jsonl")
+    assert len(run.lines) == 6
+    assert [step.settings["lr"] for step in run.optimizer_steps] == [0.125, 0.25, 2.0, 0.125, 0.5, 2.0]
+
+
+def test_clips_that_parts_of_a_session_reach_are_recorded(tmp_path: Path) -> None:
+    """With a threshold in a variable, of gradients that different runs use."""
+    v1 = tf.compat.v1
+    with unified_clip.record(tmp_path / "run.jsonl"), tf.Graph().as_default(), v1.Session() as session:
+        weights = [v1.get_variable(name, initializer=[3.0, 4.0]) for name in ("a", "b")]
+        limit = v1.get_variable("limit", initializer=0.5, trainable=False)
+        loss = tf.reduce_sum(weights[0] * weights[1])
+        clipped, _ = tf.clip_by_global_norm(tf.gradients(loss, weights), limit)
+        optimizer = v1.train.GradientDescentOptimizer(0.125)
+        trains = [optimizer.apply_gradients([pair]) for pair in zip(clipped, weights, strict=True)]
+        session.run(v1.global_variables_initializer())
+        for train in trains:
+            session.run(train)
+    run = runs.read(tmp_path / "run.jsonl")
+    assert [line.threshold for line in run.lines] == [0.5, 0.5]
+    assert len(run.optimizer_steps) == 2
+
+
+def test_the_loss_of_an_optimizer_with_a_loss_scale_is_not_scaled(tmp_path: Path) -> None:
+    v1 = tf.compat.v1
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        with tf.Graph().as_default(), v1.Session() as session:
+            weight, inner = v1.get_variable("weight", initializer=[3.0, 4.0]), v1.train.GradientDescentOptimizer(0.125)
+            optimizer = v1.mixed_precision.MixedPrecisionLossScaleOptimizer(inner, 128.0)
+            train = optimizer.apply_gradients(optimizer.compute_gradients(tf.reduce_sum(weight**2), [weight]))
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+        tf.clip_by_global_norm([tf.ones(2)], 1.0)  # a recording without a clip call is reported
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert step.losses == (25.0,)
 
 
 def test_a_step_of_adam_with_a_tensor_as_the_learning_rate_is_recorded(tmp_path: Path) -> None:

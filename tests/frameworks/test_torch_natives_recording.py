@@ -112,6 +112,35 @@ def test_exact_norms_stand_beside_the_returned_one(tmp_path: Path) -> None:
     assert [each["weight"] for each in line["parameters"].values()] == pytest.approx([math.sqrt(1000)] * 2)
 
 
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize(
+    ("value", "norm"), [(math.nan, math.nan), (math.inf, math.inf), (1e200, 1e200), (1e-200, 1e-200)]
+)
+def test_a_norm_of_extreme_numbers_is_recorded(tmp_path: Path, norms: bool, value: float, norm: float) -> None:
+    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    weight.grad = torch.full((1,), value, dtype=torch.float64)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=norms):
+        returned = torch.nn.utils.clip_grad_norm_([weight], 1.0).item()
+    (line,) = runs.read(tmp_path / "run.jsonl").lines
+    assert line.returned_norm == pytest.approx(returned, nan_ok=True)
+    assert line.norm == pytest.approx(norm if norms else returned, nan_ok=True)
+
+
+def test_each_recording_has_the_sums_of_a_weight_once(tmp_path: Path) -> None:
+    """compare pairs the weights of two runs by these sums."""
+    model = torch.nn.Linear(2, 3)
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    has_sums = []
+    for number in range(2):
+        with unified_clip.record(tmp_path / f"{number}.jsonl", norms=True, names=model):
+            for _ in range(2):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        lines = runs.read(tmp_path / f"{number}.jsonl").lines
+        has_sums.append([line.parameters["weight"].sums is not None for line in lines])
+    assert has_sums == [[True, False]] * 2
+
+
 def test_a_call_inside_a_call_is_no_event_of_its_own(tmp_path: Path) -> None:
     calls: Iterable[Callable[[list[torch.nn.Parameter]], Any]] = (
         lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1.0),  # which calls clip_grads_with_norm_
@@ -443,10 +472,10 @@ def test_nothing_is_read_while_a_cuda_graph_is_captured(tmp_path: Path, monkeypa
     with unified_clip.record(tmp_path / "run.jsonl"):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        with pytest.warns(ClipWarning, match="a clip call inside a graph of CUDA is not recorded"):
+        with pytest.warns(ClipWarning, match="clip_grad_norm_ is not recorded: TypeError: a CUDA graph"):
             train_once(model(torch.ones(3, 2)).sum(), optimizer)
     (warning,) = lines(tmp_path / "run.jsonl")
-    assert "a clip call inside a graph of CUDA is not recorded" in warning["warning"]
+    assert "a CUDA graph cannot report values" in warning["warning"]
 
 
 def test_the_rules_of_its_optimizers_are_identified() -> None:

@@ -22,7 +22,10 @@ ULPS = 4
 def agreeing(folder: Path, calls: int) -> Iterator[None]:
     """Record calls as `record` and as `verify` do. Check that the lines of both agree, of so many calls."""
     paths = [folder / "record.jsonl", folder / "verify.jsonl"]
-    recordings = [unified_clip.record(path, norms=True) for path in paths]
+    recordings = [
+        unified_clip.record(paths[0], norms=True),
+        unified_clip.record(paths[1], norms=True, gradients_every=1),
+    ]
     recordings[1].stores_results = True
     with recordings[0], recordings[1]:
         yield

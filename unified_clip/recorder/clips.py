@@ -1,19 +1,18 @@
-"""Describe a call of a framework's clip function, and write its line in an old environment."""
+"""Describe a call of a framework's clip function, and write its line."""
 
 from __future__ import annotations
 
 import math
 import sys
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .hooks import OUTPUT
+from .guard import describe_error
+from .hooks import OUTPUT, ran
 from .lines import caller, canonical, unique_names
 from .samples import sample
-from .steps import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from .guard import Call, Observer
 
 PYTORCH_EPS = 1e-6
+
+WIDE = {"float64", "complex128"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ class NativeCall:
     def order(self) -> float:
         return 2.0 if self.norm_type is None else self.norm_type
 
+    @property
+    def computes_norm(self) -> bool:
+        return self.rule != "value" and self.passed_norm is None
+
+    def coefficient(self, n: float) -> float | None:
+        return coefficient(n, self.threshold, self.eps or 0.0) if isinstance(self.threshold, float) else None
+
+    def norm_of_norms(self, norms: Sequence[float]) -> Any:
+        """Return the norm by which the call clips, or those of each gradient."""
+        return combined_norm(norms, self.order) if self.rule == "global" else list(norms)
+
     def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
         passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
         return {
@@ -48,7 +60,7 @@ class NativeCall:
             "threshold": list(self.threshold) if isinstance(self.threshold, tuple) else self.threshold,
             "norm_type": self.norm_type,
             "eps": self.eps,
-            "dtype": "float64" if {"float64", "complex128"}.intersection(dtypes) else "float32",
+            "dtype": "float64" if WIDE.intersection(dtypes) else "float32",
             "count": len(dtypes),
             **dict.fromkeys(("norm", "coef", "clipped", "nan", "inf")),
             "watched": True,
@@ -108,44 +120,93 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 def norm_of(array: Any, p: float) -> float:
     """Return the norm of an array, computed in float64."""
     flat = np.abs(array.reshape(-1)).astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.linalg.norm(flat, p)) if flat.size else 0.0
+    greatest = float(flat.max()) if flat.size else 0.0
+    if not 0 < greatest < math.inf:
+        return greatest
+    if not p > 0:  # a framework's own function may accept such a p
+        return math.nan
+    exponent = math.frexp(greatest)[1]  # the powers of large numbers would overflow
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.ldexp(np.linalg.norm(np.ldexp(flat, -exponent), p), exponent))
+
+
+def rounded(norm: Any, dtype: str) -> Any:
+    """Round norms to `dtype`, the dtype in which a call computes its norm."""
+    if isinstance(norm, list):
+        return [rounded(each, dtype) for each in norm]
+    with np.errstate(over="ignore"):
+        return norm if norm is None or dtype == "float64" else float(np.float32(norm))
 
 
 class Row(NamedTuple):
     """A gradient before a clip."""
 
     name: str
+    """The position if the gradient has no name."""
+
     dtype: str
-    fields: dict[str, Any]
-    """Those of a parameter. `sums` are recorded only in the first row of the parameter."""
+    fields: Mapping[str, Any] = {}
+    """Those of a parameter, or nothing if the gradient is not measured. `sums` are recorded only in the first row of
+    the parameter."""
 
     extremes: Sequence[float] | None = None
     """The smallest and the largest element."""
+
+    nonfinite: tuple[int, int] = (0, 0)
+    """The numbers of NaN and infinities."""
+
+    is_named: bool = True
+    parameter: Any = None
+    stored: Any = None
+    """A copy of the gradient, if a recording stores gradients."""
+
+    sparse_rows: tuple[Any, Any] | None = None
+    """The rows of a sparse gradient before and after the clip."""
 
     def at_step(self) -> tuple[Sequence[int], Sequence[float], Sequence[float] | None]:
         """Return the arguments of `tensor_at_step`."""
         return self.fields["shape"], [*self.fields["sample"], self.fields["norm"]], self.fields.get("weight_sample")
 
 
-_summed: set[str] = set()
-
-
 def needs_sums(name: str) -> bool:
     """Each matrix is summed once. The name is empty for a row of a step, which has no sums."""
-    return bool(name) and canonical(name) not in _summed
+    return bool(name) and canonical(name) not in OUTPUT.summed
+
+
+def needs_gradients(call: NativeCall, *, returns_norm: bool, norms: bool | None = None) -> bool:
+    """Return whether the line of a call needs the norms of its gradients, if a recording has norms."""
+    return (OUTPUT.norms if norms is None else norms) or (call.computes_norm and not returns_norm)
 
 
 def row(name: str, gradient: Any, weight: Any, p: float) -> Row:
     """gradient: An array. weight: An array, or None."""
-    fields = {"shape": list(gradient.shape), "norm": norm_of(gradient, p), "sample": sample(gradient)}
+    is_complex = np.iscomplexobj(gradient)
+    norm = norm_of(gradient, p)
+    fields: dict[str, Any] = {"shape": list(gradient.shape), "norm": norm}
     if weight is not None:
-        fields.update({"weight": norm_of(weight, p), "weight_sample": sample(weight)})
-        if weight.ndim == 2 and needs_sums(name):
-            exact = weight.astype(np.float64)
-            fields["sums"] = [float(exact.sum()), float((exact**3).sum())]
-    extremes = [float(gradient.min()), float(gradient.max())] if gradient.size else [0.0, 0.0]
-    return Row(name, gradient.dtype.name, fields, extremes)
+        fields["weight"] = norm_of(weight, p)
+    if not is_complex:
+        fields["sample"] = sample(gradient)
+        fields.update({} if weight is None else {"weight_sample": sample(weight)})
+    if weight is not None and weight.ndim == 2 and not is_complex and needs_sums(name):
+        exact = weight.astype(np.float64)
+        fields["sums"] = [float(exact.sum()), float((exact**3).sum())]
+    has_extremes = gradient.size and not is_complex
+    extremes = [float(gradient.min()), float(gradient.max())] if has_extremes else [0.0, 0.0]
+    nonfinite = (0, 0) if math.isfinite(norm) else (int(np.isnan(gradient).sum()), int(np.isinf(gradient).sum()))
+    return Row(name, gradient.dtype.name, fields, extremes, nonfinite)
+
+
+def rows_of(call: NativeCall, before: Sequence[Any], weights: Sequence[Any] = (), names: Sequence[str] = ()) -> Any:
+    """Return the rows of arrays. Without names, use positions."""
+    named = zip(names or map(str, range(len(before))), before, weights or [None] * len(before))
+    rows = [(row(name, gradient, weight, call.order), OUTPUT.copy(gradient)) for name, gradient, weight in named]
+    return [each._replace(is_named=bool(names), stored=copy) for each, copy in rows]
+
+
+def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
+    places = [index for index, each in enumerate(before) if each is not None]
+    return [[each[index] for index in places] if each else [] for each in (before, *others)]
 
 
 def record_call(
@@ -154,80 +215,118 @@ def record_call(
     place: str | None,
     returned_norm: float | None = None,
     more: Mapping[str, Any] | None = None,
+    results: Sequence[Any] = (),
 ) -> None:
-    """returned_norm: The norm that the function returned. Without fields, a row is not measured."""
-    norms = [each.fields["norm"] for each in rows if each.fields]
+    """returned_norm: The norm that the function returned.
+
+    results: Copies of the clipped gradients, if a recording stores gradients."""
+    if not rows:
+        return
+    whole = line_of(call, rows, returned_norm)
+    names = unique_names(canonical(each.name) for each in rows)
+    parameters = {name: _parameter(name, each, whole["dtype"]) for name, each in zip(names, rows) if each.fields}
+    for recording in OUTPUT.recordings:
+        own = dict(whole)
+        if recording.norms and len(parameters) == len(rows):
+            own["parameters"] = dict(parameters)
+        elif not needs_gradients(call, returns_norm=returned_norm is not None, norms=recording.norms):
+            own = line_of(call, [Row(each.name, each.dtype) for each in rows], returned_norm)
+        recording.add_call({**own, "is_gradient": True, **(more or {}), "place": place}, call, rows, results)
+
+
+def line_of(call: NativeCall, rows: Sequence[Row], returned_norm: float | None = None) -> dict[str, Any]:
     line: dict[str, Any] = {"call": call.name, **call.fields([each.dtype for each in rows])}
-    line.update({"is_gradient": True, **(more or {})})
+    norms = [each.fields["norm"] for each in rows if each.fields and call.order > 0]
+    is_known = len(norms) == len(rows)
+    own = rounded(call.norm_of_norms(norms), line["dtype"]) if norms else None
+    if any(each.sparse_rows for each in rows) and is_known:
+        of_rows = [norm_of(each.sparse_rows[0], call.order) if each.sparse_rows else n for each, n in zip(rows, norms)]
+        stored_norm = rounded(call.norm_of_norms(of_rows), line["dtype"])
+        line.update({} if stored_norm == own or call.rule == "value" else {"stored_norm": stored_norm})
     if returned_norm is not None:
         line["returned_norm"] = returned_norm
-    if call.rule != "value":
-        own: Any = norms if call.rule != "global" else combined_norm(norms, call.order) if norms else None
-        used: Any = next((each for each in (call.passed_norm, returned_norm, own) if each is not None), None)
-        threshold = call.threshold if isinstance(call.threshold, float) else None
-        each_norm = used if isinstance(used, list) else [used]
-        coefs = [None if threshold is None else coefficient(norm, threshold, call.eps or 0.0) for norm in each_norm]
-        line.update({"norm": used if own is None else own, "coef": coefs if isinstance(used, list) else coefs[0]})
-        line["clipped"] = None if None in coefs else any(coef != 1 for coef in coefs)
-    elif isinstance(call.threshold, tuple):
-        line["clipped"] = _is_outside(rows, *call.threshold)
-    if len(norms) == len(rows) and all(map(math.isfinite, norms)):
+    if is_known:
+        line["nan"], line["inf"] = (sum(each.nonfinite[place] for each in rows) for place in range(2))
+    elif returned_norm is not None and math.isfinite(returned_norm):
         line.update({"nan": 0, "inf": 0})
-    if OUTPUT.norms:
-        names = unique_names(canonical(each.name) for each in rows)
-        line["parameters"] = {name: _without_known_sums(name, each.fields) for name, each in zip(names, rows)}
-    line["place"] = place
-    for recording in OUTPUT.recordings:
-        recording.add_call(line)
+    if call.rule == "value":
+        line["clipped"] = _is_outside(rows, *call.threshold) if isinstance(call.threshold, tuple) else None
+        return line
+    known = (call.passed_norm, returned_norm, line.get("stored_norm"), own)
+    used: Any = next((each for each in known if each is not None), None)
+    coefs = [None if norm is None else call.coefficient(norm) for norm in (used if isinstance(used, list) else [used])]
+    line.update({"norm": used if own is None else own, "coef": coefs if isinstance(used, list) else coefs[0]})
+    is_unknown = any(coef is None or math.isnan(coef) for coef in coefs)
+    line["clipped"] = None if is_unknown else any(coef != 1 for coef in coefs)
+    return line
 
 
-def _without_known_sums(name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    if name in _summed:
+def rounded_fields(row: Row, dtype: str) -> dict[str, Any]:
+    norms = {key: rounded(row.fields[key], dtype) for key in ("norm", "weight") if key in row.fields}
+    return {**row.fields, **norms}
+
+
+def _parameter(name: str, row: Row, dtype: str) -> dict[str, Any]:
+    fields = rounded_fields(row, dtype)
+    if name in OUTPUT.summed:
         fields.pop("sums", None)
-    _summed.add(name)
+    OUTPUT.summed.add(name)
     return fields
 
 
 def _is_outside(rows: Sequence[Row], low: float, high: float) -> bool | None:
-    known = [(each.dtype, each.extremes) for each in rows if each.extremes is not None]
-    bounds = [[_rounded(bound, dtype) for bound in (low, high)] for dtype, _ in known]
-    found = [least < a or greatest > b for (_, (least, greatest)), (a, b) in zip(known, bounds)]
-    return any(found) if len(known) == len(rows) else None
+    known = [each for each in rows if each.extremes is not None and not any(map(math.isnan, each.extremes))]
+    for each in known:
+        a, b = (_rounded_bound(bound, each.dtype) for bound in (low, high))
+        if min(each.extremes or ()) < a or max(each.extremes or ()) > b:
+            return True
+    return False if len(known) == len(rows) else None
 
 
-def _rounded(number: float, dtype: str) -> float:
+def _rounded_bound(number: float, dtype: str) -> float:
     """A framework compares the elements with the bound in their dtype."""
     return float(np.dtype(dtype).type(number)) if dtype in ("float16", "float32") else number
 
 
-class Outermost:
-    """Record no call inside of a recorded call."""
+def record_around(
+    called: Call,
+    call: NativeCall,
+    rows: Sequence[Row],
+    results: Callable[[], Sequence[Any]],
+    returned_norm: Callable[[], Any] = lambda: None,
+    inner: Observer = ran,
+) -> Iterator[None]:
+    """Record a call that runs while this observer waits.
 
-    def __init__(self) -> None:
-        self._thread = threading.local()
-
-    def observer(self, observe: Observer) -> Observer:
-        def observe_outermost(call: Call) -> Iterator[None]:
-            if getattr(self._thread, "is_inside", False):
-                return
-            self._thread.is_inside = True
-            try:
-                yield from observe(call)
-            finally:
-                self._thread.is_inside = False
-
-        return observe_outermost
-
-
-CLIPS = Outermost()
+    results: Returns the clipped gradients.
+    """
+    place = caller()
+    try:
+        yield from inner(called)
+    except GeneratorExit:
+        for recording in OUTPUT.recordings:
+            recording.add_call({"call": call.name, "place": place, "error": describe_error(called.error)})
+        raise
+    parameters = [each.parameter for each in rows]
+    repeated = len(parameters) - len(set(map(id, parameters)))
+    more = {"repeated": repeated} if repeated and None not in parameters else {}
+    after = [OUTPUT.copy(each) for each in results()] if OUTPUT.stores_results else []
+    record_call(call, rows, place, returned_norm(), more, after)
+    OUTPUT.report_clipped(call.name, parameters if call.threshold != math.inf else ())
 
 
 def clip_parameters(
-    called: Call, framework: str, row_of: Callable[[Any, int, float], Row], on_empty: Callable[[Any], object]
+    called: Call,
+    framework: str,
+    row_of: Callable[[Any, int, NativeCall], Row],
+    on_empty: Callable[[Any], object],
+    value_of: Callable[[Any], Any] = float,
+    inner: Observer = ran,
 ) -> Iterator[None]:
     """Record a call whose first argument is the parameters.
 
-    row_of: Takes a parameter, its position and p.
+    row_of: Takes a parameter and its position.
+    value_of: Takes the norm that the function returned.
     """
     arguments = called.arguments
     passed = next(iter(arguments.values()))
@@ -237,9 +336,14 @@ def clip_parameters(
         on_empty(parameters)
         yield
         return
-    call, place = describe_call(framework, called.function.__name__, arguments), caller()
-    rows = [row_of(each, position, call.order) for position, each in enumerate(clipped)]
-    yield
-    is_returned = call.rule == "global" and call.passed_norm is None
-    record_call(call, rows, place, plain(called.result) if is_returned else None)
-    OUTPUT.report_clipped(call.name, clipped)
+    call = describe_call(framework, called.function.__name__, arguments)
+    rows = [row_of(each, position, call) for position, each in enumerate(clipped)]
+    returns_norm = call.rule == "global" and call.passed_norm is None
+    yield from record_around(
+        called,
+        call,
+        rows,
+        lambda: [each.grad for each in clipped],
+        lambda: value_of(called.result) if returns_norm else None,
+        inner,
+    )

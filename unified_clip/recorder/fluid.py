@@ -10,8 +10,8 @@ import paddle.fluid as fluid
 from paddle.fluid import clip, core, framework, optimizer, regularizer
 from paddle.fluid.contrib.mixed_precision import decorator
 
-from .clips import CLIPS, NativeCall, Outermost, ProgramClip, record_call, row
-from .hooks import HOOKS, OUTPUT
+from .clips import NativeCall, ProgramClip, record_around, record_call, row
+from .hooks import CLIP_CALLS, HOOKS, OUTPUT, Outermost
 from .lines import caller, canonical
 from .steps import (
     BACKWARD,
@@ -89,9 +89,9 @@ WATCHER = StepWatcher(
 
 def install_alone() -> None:
     OUTPUT.on_clipped.append(lambda call, parameters: WATCHER.clips.add(parameters))
-    HOOKS.wrap([(clip.GradientClipBase, "__call__")], "a clip of Paddle", CLIPS.observer(_clip))
+    HOOKS.wrap([(clip.GradientClipBase, "__call__")], "a clip of Paddle", CLIP_CALLS.observer(_clip))
     appended = [(clip, "append_gradient_clip_ops"), (optimizer, "append_gradient_clip_ops")]
-    HOOKS.wrap(appended, "a clip of set_gradient_clip", CLIPS.observer(_set_clip))
+    HOOKS.wrap(appended, "a clip of set_gradient_clip", CLIP_CALLS.observer(_set_clip))
     HOOKS.wrap([(fluid.Program, "clone")], "a clone of a program", _clone)
     HOOKS.wrap([(fluid.Executor, "run")], "a run of a static program", _run)
     HOOKS.wrap([(fluid.Executor, "train_from_dataset")], "train_from_dataset", _unrecorded)
@@ -132,11 +132,9 @@ def _clip(called: Call) -> Iterator[None]:
     if not framework.in_dygraph_mode():
         yield from _add_clip(_describe(rule), clipped, called)
         return
-    call, place = _describe(rule), caller()
-    rows = [row(p.name, _array(g), _array(p), call.order) for p, g in clipped]
-    yield
-    record_call(call, rows, place)
-    OUTPUT.report_clipped(call.name, [p for p, _ in clipped])
+    call = _describe(rule)
+    rows = [row(p.name, _array(g), _array(p), call.order)._replace(parameter=p) for p, g in clipped]
+    yield from record_around(called, call, rows, lambda: ())
 
 
 def _set_clip(called: Call) -> Iterator[None]:

@@ -77,7 +77,7 @@ class Hook:
     def message(self, error: Exception) -> str:
         versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in NAMED}
         known = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
-        problem = f"{type(error).__name__}: {error}".partition("\n")[0]
+        problem = describe_error(error).partition("\n")[0]
         releases = "docs/versions.md lists the tested releases: `unified-clip help` prints the place of docs/"
         return f"{self.lost}: {problem}. Your program continues. Here run {known}. {releases}."
 
@@ -169,6 +169,10 @@ def _warning() -> type[Warning]:
     """An old environment has no unified_clip."""
     errors = sys.modules.get("unified_clip.errors")
     return UserWarning if errors is None else errors.ClipWarning
+
+
+def describe_error(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def warn(message: str, issue: Callable[[str], object]) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .guard import Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from .guard import Observer
+    from .guard import Call, Observer
 
     Home = tuple[Any, str]
     """(module or class, name of a function)."""
@@ -153,6 +154,12 @@ class Output:
         """The recordings of the frameworks' own functions."""
 
         self.norms = False
+        self.store: Callable[[Any], Any] = lambda gradient: None
+        """Copies a gradient to the host."""
+
+        self.summed: set[str] = set()
+        """The names of the matrices whose sums these recordings have."""
+
         self.recorded_calls = 0
         self.on_clipped: list[Callable[[str, Sequence[Any]], object]] = []
         """Functions of the name of a call and the parameters whose gradients it has clipped. A parameter is None if the
@@ -161,9 +168,50 @@ class Output:
         self.on_empty: dict[str, Callable[[Sequence[Any]], object]] = {}
         """{framework: function of the parameters of a call of unified_clip that found no gradient}."""
 
+    @property
+    def stores_gradients(self) -> bool:
+        return any(each.gradients_every is not None for each in self.recordings)
+
+    @property
+    def stores_results(self) -> bool:
+        """Whether a recording stores the clipped gradients."""
+        return any(each.stores_results for each in self.recordings)
+
+    def copy(self, gradient: Any) -> Any:
+        """Return a copy if the recordings store the gradients of the next call, and otherwise None."""
+        return self.store(gradient) if any(each.stores_next for each in self.recordings) else None
+
     def report_clipped(self, call: str, parameters: Sequence[Any]) -> None:
         for report in self.on_clipped:
             report(call, parameters)
 
 
 OUTPUT = Output()
+
+
+def ran(call: Call) -> Iterator[None]:
+    """Observe nothing."""
+    yield
+
+
+class Outermost:
+    """Record no call inside of a recorded call."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self.is_hidden: Callable[[], bool] = lambda: False
+
+    def observer(self, observe: Observer) -> Observer:
+        def observe_outermost(call: Call) -> Iterator[None]:
+            if getattr(self._thread, "is_inside", False) or self.is_hidden():
+                return
+            self._thread.is_inside = True
+            try:
+                yield from observe(call)
+            finally:
+                self._thread.is_inside = False
+
+        return observe_outermost
+
+
+CLIP_CALLS = Outermost()

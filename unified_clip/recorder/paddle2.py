@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 import paddle
 from paddle.amp.grad_scaler import AmpScaler
 
-from .clips import CLIPS, NativeCall, ProgramClip, Row, clip_parameters, norm_of, record_call, row
-from .hooks import HOOKS, OUTPUT, RecordingHook
+from .clips import (
+    NativeCall,
+    ProgramClip,
+    Row,
+    clip_parameters,
+    needs_gradients,
+    norm_of,
+    record_around,
+    record_call,
+    row,
+    rows_of,
+)
+from .hooks import CLIP_CALLS, HOOKS, OUTPUT, RecordingHook
 from .lines import caller, canonical
 from .samples import positions, sample
 from .steps import (
@@ -27,24 +38,12 @@ from .steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from .guard import Call, Observer
+    from .guard import Call
 
     Pairs = Sequence[tuple[Any, Any]]
     """(parameter, gradient)."""
-
-
-class RecordClip(NamedTuple):
-    """How to record a clip."""
-
-    observer: Callable[[Observer], Observer]
-    pairs: Callable[[Call, NativeCall, Pairs], Iterator[None]]
-    parameters: Observer
-    """Records a call whose first argument is the parameters."""
-
-    run: Callable[[ProgramClip, Sequence[Any], Sequence[Any], Sequence[Any]], object]
-    """Records a run of a clip in a program. Gets the arrays before and after the clip, and of the weights."""
 
 
 def _gradient_state(parameter: Any) -> object:
@@ -68,15 +67,15 @@ OPTIMIZERS: WeakSet[Any] = WeakSet()
 SAMPLE = RecordingHook("samples of Paddle", "a sample of a gradient")
 
 
-def install(clip: RecordClip) -> None:
+def install_alone() -> None:
     OUTPUT.on_clipped.append(_clipped)
     OUTPUT.on_empty["paddle"] = WATCHER.on_empty_clip
-    by_class = clip.observer(functools.partial(_clip, clip))
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
-        HOOKS.wrap([(kind, "__call__")], f"a call of paddle.nn.{kind.__name__}", by_class)
+        HOOKS.wrap([(kind, "__call__")], f"a call of paddle.nn.{kind.__name__}", CLIP_CALLS.observer(_clip))
+    parameters = CLIP_CALLS.observer(_clip_parameters)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        HOOKS.wrap([(paddle.nn.utils, name)], f"a call of paddle.nn.utils.{name}", clip.observer(clip.parameters))
-    HOOKS.wrap([(paddle.static.Executor, "run")], "a run of a static program", functools.partial(_run, clip))
+        HOOKS.wrap([(paddle.nn.utils, name)], f"a call of paddle.nn.utils.{name}", parameters)
+    HOOKS.wrap([(paddle.static.Executor, "run")], "a run of a static program", _run)
     HOOKS.wrap([(paddle.static.Executor, "train_from_dataset")], "train_from_dataset", _unrecorded)
     HOOKS.wrap([(paddle.Tensor, "backward")], BACKWARD, _backward)
     HOOKS.wrap([(paddle.optimizer.Optimizer, "__init__")], "an optimizer", _created)
@@ -87,32 +86,20 @@ def install(clip: RecordClip) -> None:
     HOOKS.wrap([(AmpScaler, "_unscale")], "a loss scale", _unscaled)
 
 
-def install_alone() -> None:
-    parameters = functools.partial(
-        clip_parameters, framework="paddle", row_of=_row_of_parameter, on_empty=WATCHER.on_empty_clip
-    )
-    install(RecordClip(CLIPS.observer, _record_pairs, parameters, _record_run))
+def _clip_parameters(called: Call) -> Iterator[None]:
+    yield from clip_parameters(called, "paddle", _row_of, WATCHER.on_empty_clip)
 
 
-def _record_pairs(called: Call, call: NativeCall, pairs: Pairs) -> Iterator[None]:
-    rows, place = [_row(p, g, call.order) for p, g in pairs], caller()
-    yield
-    record_call(call, rows, place)
-    OUTPUT.report_clipped(call.name, [p for p, _ in pairs])
+def _row_of(parameter: Any, position: int, call: NativeCall) -> Row:
+    return _row(parameter, parameter.grad, call, returns_norm=call.computes_norm)
 
 
-def _record_run(clip: ProgramClip, before: Sequence[Any], after: Sequence[Any], weights: Sequence[Any]) -> None:
-    rows = [row(*each, clip.call.order) for each in zip(clip.names, before, weights)]
-    record_call(clip.call, rows, clip.place)
-
-
-def _row_of_parameter(parameter: Any, position: int, p: float) -> Row:
-    return _row(parameter, parameter.grad, p)
-
-
-def _row(parameter: Any, gradient: Any, p: float) -> Row:
-    dtype = str(gradient.dtype).rpartition(".")[2]
-    return row(parameter.name, _array(gradient), _array(parameter), p)._replace(dtype=dtype)
+def _row(parameter: Any, gradient: Any, call: NativeCall, *, returns_norm: bool = False) -> Row:
+    dtype, stored = str(gradient.dtype).rpartition(".")[2], OUTPUT.copy(gradient)
+    if not needs_gradients(call, returns_norm=returns_norm):
+        return Row(parameter.name, dtype, parameter=parameter, stored=stored)
+    measured = row(parameter.name, _array(gradient), _array(parameter), call.order)
+    return measured._replace(dtype=dtype, parameter=parameter, stored=stored)
 
 
 def _array(tensor: Any) -> Any:
@@ -128,13 +115,14 @@ def _array(tensor: Any) -> Any:
 # -- clips
 
 
-def _clip(clip: RecordClip, called: Call) -> Iterator[None]:
+def _clip(called: Call) -> Iterator[None]:
     rule, params_grads = called.args
     call = _describe_call(rule, f"paddle.nn.{type(rule).__name__}")
-    if paddle.in_dynamic_mode():
-        yield from clip.pairs(called, call, clipped_pairs(params_grads))
-    else:
+    if not paddle.in_dynamic_mode():
         yield from _add_to_program(call, called)
+        return
+    pairs = clipped_pairs(params_grads)
+    yield from record_around(called, call, [_row(*pair, call) for pair in pairs], lambda: results(called, pairs))
 
 
 def clip_by_unified_clip(called: Call) -> Iterator[None]:
@@ -146,7 +134,7 @@ def clip_by_unified_clip(called: Call) -> Iterator[None]:
 def _add_to_program(call: NativeCall, called: Call) -> Iterator[None]:
     pairs = clipped_pairs(called.args[1])
     yield
-    names, before, after = [p.name for p, _ in pairs], [g for _, g in pairs], results(called.result, pairs)
+    names, before, after = [p.name for p, _ in pairs], [g for _, g in pairs], results(called, pairs)
     if not paddle.base.framework.in_pir_mode() and any(left.name == right.name for left, right in zip(before, after)):
         raise TypeError("the clip overwrites its gradients in the program. Record a run of Paddle 3 or in dynamic mode")
     PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(
@@ -158,8 +146,8 @@ def clipped_pairs(params_grads: Any) -> list[tuple[Any, Any]]:
     return [(p, g) for p, g in params_grads if g is not None and getattr(p, "need_clip", True) is not False]
 
 
-def results(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-    clipped = {p.name: g for p, g in result}
+def results(called: Call, pairs: Pairs) -> list[Any]:
+    clipped = {p.name: g for p, g in called.result}
     return [clipped[p.name] for p, _ in pairs]
 
 
@@ -169,7 +157,7 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
     return NativeCall(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
 
 
-def _run(clip: RecordClip, called: Call) -> Iterator[None]:
+def _run(called: Call) -> Iterator[None]:
     """Also fetch the gradients before and after each clip from `Executor.run`."""
     arguments = called.arguments
     program = arguments.get("program") or paddle.static.default_main_program()
@@ -188,7 +176,8 @@ def _run(clip: RecordClip, called: Call) -> Iterator[None]:
     values = iter([np.array(array) for array in fetched[len(own) :]])
     for each, of_clip in zip(clips, weights):
         before, after = ([next(values) for _ in each.names] for _ in range(2))
-        clip.run(each, before, after, of_clip)
+        rows = rows_of(each.call, before, of_clip, each.names)
+        record_call(each.call, rows, each.place, results=[*map(OUTPUT.copy, after)])
 
 
 def _unrecorded(called: Call) -> Iterator[None]:

@@ -58,7 +58,7 @@ def _rank() -> tuple[int | None, int | None]:
 class FileRecording:
     """The recording of one process. A forked process begins its own file."""
 
-    stores_results = False
+    gradients_every, stores_results, stores_next = None, False, False
 
     def __init__(self, path: Path, norms: bool, version: str) -> None:
         """path: A directory, or a file for a single process."""
@@ -76,7 +76,7 @@ class FileRecording:
         self._begin()
         self._has_ended = not self._path.is_dir()  # the parent process owns the only file
 
-    def add_call(self, fields: dict[str, Any]) -> None:
+    def add_call(self, fields: dict[str, Any], *_: Any) -> None:
         OUTPUT.recorded_calls += 1
         scale = None if self.loss_scale is None else self.loss_scale()
         with self._lock:

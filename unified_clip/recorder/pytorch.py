@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -9,9 +10,8 @@ from weakref import ref
 import torch
 from torch.optim import optimizer as optimizers
 
-from .clips import CLIPS as CLIP_CALLS
-from .clips import Row, clip_parameters, needs_sums
-from .hooks import HOOKS, OUTPUT, RecordingHook
+from .clips import NativeCall, Row, clip_parameters, needs_gradients, needs_sums
+from .hooks import CLIP_CALLS, HOOKS, OUTPUT, RecordingHook, ran
 from .lines import canonical
 from .pytorch_names import GradientVersions, ModelNames, gradient_state
 from .samples import positions
@@ -29,7 +29,7 @@ from .steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from .guard import Call, Observer
 
@@ -61,8 +61,8 @@ observe = partial(HOOKS.wrap, unless=IS_COMPILING)
 """The compiler must trace none of unified_clip's code."""
 
 
-def install(clip: Observer) -> None:
-    """clip: Records a call of PyTorch's own clipping functions."""
+def install(inner: Observer = ran, value_of: Callable[[Any], Any] = float) -> None:
+    """inner: Observes the recorded calls of PyTorch's own clipping functions. value_of: Reads their norms."""
     OUTPUT.on_clipped.append(_clipped)
     OUTPUT.on_empty["torch"] = WATCHER.on_empty_clip
     observe([(torch.autograd, "backward")], BACKWARD, _backward)
@@ -70,6 +70,7 @@ def install(clip: Observer) -> None:
         observe([(torch.optim.Optimizer, name)], "an optimizer", _created)
     observe([(SCALER, "scale")], "a loss scale", _scaled)
     observe([(SCALER, "unscale_")], "a loss scale", _unscaled)
+    clip = CLIP_CALLS.observer(partial(_clip, inner, value_of))
     for name in CLIPS:
         observe([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], f"a call of torch.nn.utils.{name}", clip)
     if hasattr(optimizers, "register_optimizer_step_pre_hook"):
@@ -77,35 +78,75 @@ def install(clip: Observer) -> None:
 
 
 def install_alone() -> None:
-    install(CLIP_CALLS.observer(_clip))
+    install()
 
 
-def _clip(call: Call) -> Iterator[None]:
-    yield from clip_parameters(call, "torch", _row, on_empty=WATCHER.on_empty_clip)
+def _clip(inner: Observer, value_of: Callable[[Any], Any], call: Call) -> Iterator[None]:
+    if is_capturing():
+        yield
+        raise TypeError("a CUDA graph cannot report values. Record a run without it")
+    yield from clip_parameters(call, "torch", _row_of, WATCHER.on_empty_clip, value_of, inner)
 
 
-def _row(parameter: Any, position: int, p: float) -> Row:
-    gradient, weight = parameter.grad.detach(), parameter.detach()
-    if gradient.is_sparse:
-        raise TypeError("a sparse gradient cannot be recorded")
-    fields = {"shape": list(parameter.shape), **_norm_and_sample(gradient, p, "norm", "sample")}
-    fields.update(_norm_and_sample(weight, p, "weight", "weight_sample"))
-    name, dtype = MODELS.name_of(parameter) or f"{position}", str(gradient.dtype).replace("torch.", "")
-    if gradient.is_complex():
-        return Row(name, dtype, fields)
-    if weight.dim() == 2 and needs_sums(name):
-        exact = weight.double()
-        fields["sums"] = [exact.sum().item(), (exact**3).sum().item()]
-    extremes = [gradient.min().item(), gradient.max().item()] if gradient.numel() else [0.0, 0.0]
-    return Row(name, dtype, fields, extremes)
+def _row_of(parameter: Any, position: int, call: NativeCall) -> Row:
+    returns_norm, name = call.rule == "global" and call.passed_norm is None, MODELS.name_of(parameter)
+    found = row(name or f"{position}", parameter.grad, parameter, call, returns_norm=returns_norm)
+    return found._replace(is_named=bool(name))
 
 
-def _norm_and_sample(tensor: Any, p: float, norm: str, sample: str) -> dict[str, Any]:
-    if tensor.is_complex():
-        return {norm: tensor.abs().double().norm(p).item()}
-    flat = tensor.reshape(-1).double()
-    places = torch.from_numpy(positions(tuple(tensor.shape))).to(tensor.device)
-    return {norm: flat.norm(p).item(), sample: flat[places].tolist()}
+def row(name: str, gradient: Any, weight: Any, call: NativeCall, *, returns_norm: bool) -> Row:
+    """weight: A tensor, or None."""
+    dtype = str(gradient.dtype).replace("torch.", "")
+    if hasattr(gradient, "placements"):  # other ranks have other shards
+        return Row(name, dtype, parameter=weight)
+    bare = Row(name, dtype, parameter=weight, stored=OUTPUT.copy(gradient))
+    if not needs_gradients(call, returns_norm=returns_norm):
+        return bare
+    dense = gradient.detach().coalesce().values() if gradient.is_sparse else gradient.detach()
+    parts = {"norm": _norm(dense, call.order), "extremes": torch.stack(_extremes(dense, call.rule))}
+    if not gradient.is_sparse and not dense.is_complex():
+        parts["sample"] = _sample(dense)
+    if weight is not None:
+        parts["weight"] = _norm(weight.detach(), call.order)
+        if not weight.is_complex():
+            parts["weight_sample"] = _sample(weight.detach())
+            if weight.dim() == 2 and needs_sums(name):
+                exact = weight.detach().double()
+                parts["sums"] = torch.stack([exact.sum(), (exact**3).sum()])
+    numbers = iter(torch.cat([each.reshape(-1) for each in parts.values()]).tolist())  # waits for the device once
+    fields: dict[str, Any] = {key: [next(numbers) for _ in range(each.numel())] for key, each in parts.items()}
+    fields.update({key: fields[key][0] for key in ("norm", "weight") if key in fields})
+    extremes, nonfinite = fields.pop("extremes"), (0, 0)
+    if not math.isfinite(fields["norm"]):
+        nonfinite = int(torch.isnan(dense).sum()), int(torch.isinf(dense).sum())
+    return bare._replace(fields={"shape": list(gradient.shape), **fields}, extremes=extremes, nonfinite=nonfinite)
+
+
+def _wide(tensor: Any) -> Any:
+    tensor = tensor.cpu() if tensor.device.type == "mps" else tensor  # which has no float64
+    return (tensor.abs() if tensor.is_complex() else tensor).reshape(-1)
+
+
+def _norm(tensor: Any, p: float) -> Any:
+    flat = _wide(tensor)
+    if not flat.numel():
+        return torch.zeros((), dtype=torch.float64, device=flat.device)
+    if flat.dtype != torch.float64:
+        return torch.norm(flat, p, dtype=torch.float64)
+    greatest = flat.abs().max().item()  # the powers of large numbers would overflow
+    scale = 2.0 ** (math.frexp(greatest)[1] - 1) if 0 < greatest < math.inf else 1.0
+    return torch.norm(flat / scale, p) * scale
+
+
+def _extremes(tensor: Any, rule: str) -> list[Any]:
+    flat = _wide(tensor)
+    zero = torch.zeros((), dtype=torch.float64, device=flat.device)
+    return [flat.min().double(), flat.max().double()] if rule == "value" and flat.numel() else [zero, zero]
+
+
+def _sample(tensor: Any) -> Any:
+    flat = _wide(tensor)
+    return flat[torch.from_numpy(positions(tuple(tensor.shape))).to(flat.device)].double()
 
 
 def is_capturing() -> bool:

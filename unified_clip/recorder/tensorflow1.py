@@ -13,34 +13,29 @@ import tensorflow as tf
 from tensorflow.python.client import session as sessions
 
 from . import tensorflow1_graphs as graphs
-from .clips import NativeCall, Outermost, Row, record_call, row
-from .hooks import HOOKS, OUTPUT
+from .clips import NativeCall, Row, record_call, row
+from .hooks import HOOKS, OUTPUT, Outermost, RecordingHook
 from .lines import canonical
-from .steps import LOSSES, names_of_step, plain, record_step, tensor_at_step
-from .tensorflow1_graphs import BUILT, GraphClip, GraphStep, is_sparse, is_tensorflows, name_of, source_of, values_of
+from .steps import LOSSES, STEP, names_of_step, record_step, tensor_at_step
+from .tensorflow1_graphs import (
+    BUILT,
+    GraphClip,
+    GraphStep,
+    class_name,
+    is_sparse,
+    name_of,
+    source_of,
+    values_of,
+    with_betas,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .guard import Call
 
-SETTINGS = {
-    "_momentum": "momentum",
-    "_use_nesterov": "nesterov",
-    "_centered": "centered",
-    "_epsilon": "eps",
-    "epsilon": "eps",
-    "_initial_accumulator_value": "initial_accumulator_value",
-}
-"""{attribute: setting}. The attributes without "_" are those of BERT's AdamWeightDecayOptimizer."""
-
-RATES = ("_lr_t", "_learning_rate_tensor", "_lr", "_learning_rate", "learning_rate")
-BETAS = (("_beta1", "beta_1"), ("_beta2", "beta_2"))
-
-UPDATES = {"apply_gradients", "_apply_dense", "_resource_apply_dense"}
-"""Methods in which a subclass implements its own update."""
-
 RUNS = Outermost()
+CLIP, STEPPED = RecordingHook("a clip in a session", "a clip"), RecordingHook("a step in a session", STEP)
 
 
 class Reached(NamedTuple):
@@ -54,8 +49,12 @@ class Reached(NamedTuple):
 
 
 def install_alone() -> None:
-    graphs.install()
+    install(graphs.Outside())
     HOOKS.wrap([(tf.keras.optimizers.Optimizer, "apply_gradients")], "a step of tf.keras", _unrecorded)
+
+
+def install(outside: graphs.Outside, watch: Callable[..., None] = HOOKS.wrap) -> None:
+    graphs.install(outside, watch)
     HOOKS.wrap([(sessions.BaseSession, "run")], "a run of a session", RUNS.observer(_run))
     for name in ("make_callable", "partial_run_setup"):
         HOOKS.wrap([(sessions.BaseSession, name)], f"a run of a session by {name}", _unrecorded)
@@ -63,6 +62,8 @@ def install_alone() -> None:
 
 def _unrecorded(call: Call) -> Iterator[None]:
     yield
+    if call.arguments.get("feed_list") is not None:
+        return  # make_callable then calls Session.run
     raise TypeError("Use Session.run, and an optimizer of tf.train, in the recorded run")
 
 
@@ -79,10 +80,8 @@ def _run(call: Call) -> Iterator[None]:
     call.result, found = call.result
     values = {id(tensor): np.asarray(value) for tensor, value in zip(reached.tensors, found)}
     for each in reached.parts:
-        if isinstance(each, GraphClip):
-            _record_clip(each, values, weights)
-        else:
-            _record_step(each, values, weights)
+        is_clip = isinstance(each, GraphClip)
+        (CLIP if is_clip else STEPPED).run(_record_clip if is_clip else _record_step, each, values, weights)
 
 
 def _reached(graph: Any, fetches: Any, feed_dict: Any) -> Reached:
@@ -91,9 +90,15 @@ def _reached(graph: Any, fetches: Any, feed_dict: Any) -> Reached:
         return Reached((), (), ())
     elements = (graph.as_graph_element(key) if isinstance(key, str) else key for key in feed_dict)
     feeds = {id(each) for key in elements for each in tf.nest.flatten(values_of(key), expand_composites=True)}
-    handler = sessions._FetchHandler(graph, fetches, {})
+    try:
+        handler = sessions._FetchHandler(graph, fetches, {})
+    except (TypeError, ValueError):  # the run itself will raise this error
+        return Reached((), (), ())
     operations = [each.op for each in handler.fetches() if id(each) not in feeds] + list(handler.targets())
-    key = (frozenset(map(id, operations)), frozenset(feeds), graph.version, len(built.parts), OUTPUT.norms)
+    wants = OUTPUT.norms, OUTPUT.stores_gradients, OUTPUT.stores_results
+    key = (frozenset(map(id, operations)), frozenset(feeds), wants)
+    if built.size != (graph.version, len(built.parts)):
+        built.size, built.reached = (graph.version, len(built.parts)), {}
     if key not in built.reached:
         built.reached[key] = _find_reached(built.parts, operations, feeds)
     found: Reached = built.reached[key]
@@ -103,11 +108,11 @@ def _reached(graph: Any, fetches: Any, feed_dict: Any) -> Reached:
 def _find_reached(parts: Sequence[GraphClip | GraphStep], operations: Sequence[Any], feeds: set[int]) -> Reached:
     reached = _ancestors(operations, feeds)
     parts = [each for each in parts if _is_reached(each, reached)]
+    computed = [each for part in parts for each in _tensors(part) if each.op in reached or id(each) in feeds]
     losses = [loss for loss in map(_loss, parts) if loss is not None and _adds_nothing(loss, reached, feeds)]
-    tensors = [*(each for part in parts for each in _tensors(part)), *losses]
-    wanted = {id(each): each for each in tensors if isinstance(each, tf.Tensor)}
-    variables = {id(each): each for part in parts for each in _variables(part)} if OUTPUT.norms else {}
-    return Reached(parts, [each for each in wanted.values() if _is_fetchable(each, reached)], list(variables.values()))
+    wanted = {id(each): each for each in [*computed, *losses] if _is_fetchable(each, reached)}
+    variables = {id(each): each for part in parts for each in _variables(part)}
+    return Reached(parts, list(wanted.values()), list(variables.values()))
 
 
 def _ancestors(operations: Sequence[Any], feeds: set[int]) -> set[Any]:
@@ -123,7 +128,7 @@ def _ancestors(operations: Sequence[Any], feeds: set[int]) -> set[Any]:
 
 def _is_reached(built: GraphClip | GraphStep, reached: set[Any]) -> bool:
     if isinstance(built, GraphClip):
-        return all(values_of(each).op in reached for each in built.after)
+        return any(values_of(each).op in reached for each in built.after)
     return getattr(built.update, "op", built.update) in reached
 
 
@@ -149,13 +154,17 @@ def _variable_of(tensor: Any) -> Any:
 
 def _tensors(built: GraphClip | GraphStep) -> list[Any]:
     if isinstance(built, GraphClip):
-        needs_gradients = OUTPUT.norms or not built.returns_norm
-        gradients = built.before if needs_gradients else []
+        gradients = list(built.before) if _needs_gradients(built) else []
+        gradients += built.after if OUTPUT.stores_results else []
         numbers = [each for each in built.limits if isinstance(each, tf.Tensor)]
     else:
         gradients = [gradient for gradient, _ in built.pairs] if OUTPUT.norms else []
-        numbers = [each for each in _settings(built.optimizer).values() if isinstance(each, tf.Tensor)]
+        numbers = [each for each in built.settings.values() if isinstance(each, tf.Tensor)]
     return [*numbers, *(part for each in gradients for part in _parts(each))]
+
+
+def _needs_gradients(clip: GraphClip) -> bool:
+    return OUTPUT.norms or OUTPUT.stores_gradients or clip.rule == "each"
 
 
 def _parts(gradient: Any) -> list[Any]:
@@ -165,8 +174,10 @@ def _parts(gradient: Any) -> list[Any]:
 
 
 def _variables(built: GraphClip | GraphStep) -> list[Any]:
+    """Return the variables to read before the run: the weights, and thresholds."""
+    limits = [each for each in built.limits if hasattr(each, "assign")] if isinstance(built, GraphClip) else []
     both = built.variables if isinstance(built, GraphClip) else [variable for _, variable in built.pairs]
-    return [each for each in both if each is not None]
+    return limits + [each for each in both if each is not None and OUTPUT.norms]
 
 
 def _array(gradient: Any, variable: Any, values: Mapping[int, Any]) -> Any:
@@ -182,19 +193,21 @@ def _array(gradient: Any, variable: Any, values: Mapping[int, Any]) -> Any:
 
 
 def _record_clip(clip: GraphClip, values: Mapping[int, Any], weights: Mapping[int, Any]) -> None:
-    numbers = [_number(each, values) for each in clip.limits]
+    numbers = [_number(each, {**weights, **values}) for each in clip.limits]
     rows = []
-    for place, (gradient, variable) in enumerate(zip(clip.before, clip.variables)):
+    for place, (gradient, after, variable) in enumerate(zip(clip.before, clip.after, clip.variables)):
         name = f"{place}" if variable is None else name_of(variable)
         array = _array(gradient, variable, values)
-        if array is None and (OUTPUT.norms or not clip.returns_norm):
+        if array is None and clip.rule == "each":
             raise TypeError(f"the gradient {values_of(gradient).name} cannot be fetched")
         if array is None:
-            rows.append(Row(name, gradient.dtype.base_dtype.name, {}))
+            rows.append(Row(name, gradient.dtype.base_dtype.name, parameter=variable))
         else:
             weight = weights.get(id(variable))
             is_whole = weight is not None and weight.shape == array.shape  # not the rows of a sparse gradient
-            rows.append(row(name, array, weight if is_whole else None, 2.0))
+            measured = row(name, array, weight if is_whole else None, 2.0)
+            stored = (values[id(gradient.values)], values.get(id(values_of(after)))) if is_sparse(gradient) else None
+            rows.append(measured._replace(parameter=variable, stored=OUTPUT.copy(array), sparse_rows=stored))
     low, *more = numbers
     passed = more[0] if more and not clip.returns_norm else None
     if clip.rule == "value":
@@ -203,11 +216,13 @@ def _record_clip(clip: GraphClip, values: Mapping[int, Any], weights: Mapping[in
     else:
         call = NativeCall(f"tf.{clip.function}", "tensorflow", clip.rule, low, passed_norm=passed)
     sparse = sum(map(is_sparse, clip.before))
-    record_call(call, rows, clip.place, more[0] if clip.returns_norm else None, {"sparse": sparse} if sparse else {})
+    returned, more_fields = more[0] if clip.returns_norm else None, {"sparse": sparse} if sparse else {}
+    results = [_array(*each, values) for each in zip(clip.after, clip.variables)] if OUTPUT.stores_results else []
+    record_call(call, rows, clip.place, returned, more_fields, [OUTPUT.copy(each) for each in results])
 
 
 def _number(value: Any, values: Mapping[int, Any]) -> float | None:
-    found = values.get(id(value)) if isinstance(value, tf.Tensor) else value
+    found = values.get(id(value)) if isinstance(value, tf.Tensor) or hasattr(value, "assign") else value
     return None if found is None or np.ndim(found) else float(found)
 
 
@@ -232,31 +247,5 @@ def _record_step(step: GraphStep, values: Mapping[int, Any], weights: Mapping[in
     if loss is not None and id(loss) in values:
         number = float(np.reshape(values[id(loss)], -1)[0])
         LOSSES.add(lambda: number)
-    settings = {name: values.get(id(each), each) for name, each in _settings(step.optimizer).items()}
-    settings["betas"] = [settings.pop("beta1"), settings.pop("beta2")]
-    record_step(class_name(step.optimizer), settings, fields, id(step.optimizer))
-
-
-def _settings(optimizer: Any) -> dict[str, Any]:
-    """Return numbers and tensors."""
-    settings = {name: getattr(optimizer, each) for each, name in SETTINGS.items() if hasattr(optimizer, each)}
-    settings.update({f"beta{place}": attribute_of(optimizer, names) for place, names in enumerate(BETAS, start=1)})
-    settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
-    settings["lr"] = attribute_of(optimizer, RATES)
-    if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
-        settings["initial_accumulator_value"] = 1.0
-    return {name: each if isinstance(each, tf.Tensor) else plain(each) for name, each in settings.items()}
-
-
-def attribute_of(optimizer: Any, names: Sequence[str]) -> Any:
-    found = (getattr(optimizer, name, None) for name in names)
-    return next((each for each in found if each is not None), None)
-
-
-def class_name(optimizer: Any) -> str:
-    """Return a name such as "tf.compat.v1.train.Adam". Skip subclasses without their own update."""
-    kind = next(each for each in type(optimizer).__mro__ if is_tensorflows(each) or UPDATES & vars(each).keys())
-    if not is_tensorflows(kind):
-        return f"{kind.__module__}.{kind.__name__}"
-    name = kind.__name__
-    return f"tf.compat.v1.train.{name[: -len('Optimizer')] if name.endswith('Optimizer') else name}"
+    numbers = {name: values.get(id(each), each) for name, each in step.settings.items()}
+    record_step(class_name(step.optimizer), with_betas(numbers), fields, id(step.optimizer))

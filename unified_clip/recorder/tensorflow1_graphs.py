@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import tensorflow as tf
 from tensorflow.python.ops import clip_ops, gradients_util
 
-from .clips import Outermost
-from .hooks import HOOKS
+from .hooks import CLIP_CALLS, HOOKS, Outermost, ran
 from .lines import caller
-from .steps import BACKWARD, STEP
+from .steps import BACKWARD, STEP, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from .guard import Call
+    from .guard import Call, Observer
 
 ONE_GRADIENT = (
     "AddN", "Cast", "ClipByValue", "Identity", "Maximum", "Minimum", "Mul", "RealDiv", "Reshape", "Select",
@@ -26,6 +26,25 @@ ONE_GRADIENT = (
 
 OWN_STEPS: WeakSet[type] = WeakSet()
 """Classes outside TensorFlow that override `apply_gradients`."""
+
+OWN_GRADIENTS: WeakSet[type] = WeakSet()
+"""Classes that override `compute_gradients`, as those for a loss scale."""
+
+SETTINGS = {
+    "_momentum": "momentum",
+    "_use_nesterov": "nesterov",
+    "_centered": "centered",
+    "_epsilon": "eps",
+    "epsilon": "eps",
+    "_initial_accumulator_value": "initial_accumulator_value",
+}
+"""{attribute: setting}. The attributes without "_" are those of BERT's AdamWeightDecayOptimizer."""
+
+RATES = ("_lr_t", "_learning_rate_tensor", "_lr", "_learning_rate", "learning_rate")
+BETAS = (("_beta1", "beta_1"), ("_beta2", "beta_2"))
+
+UPDATES = {"apply_gradients", "_apply_dense", "_resource_apply_dense"}
+"""Methods in which a subclass implements its own update."""
 
 CANDIDATE = "_unified_clip_candidate"
 """The attribute of a result of a clip that may be no gradient, as of averaged gradients."""
@@ -57,6 +76,9 @@ class GraphStep:
 
     def __init__(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
         self.optimizer, self.pairs, self.place = optimizer, pairs, caller()
+        self.settings: dict[str, Any] = {}
+        """Numbers and tensors, as they were when the step was built."""
+
         self.update: Any = None
         self.is_innermost = True
 
@@ -70,26 +92,65 @@ class Built:
 
     def __init__(self) -> None:
         self.parts: list[GraphClip | GraphStep] = []
+        self.size = (0, 0)
+        """The version of the graph, and the number of parts."""
+
         self.reached: dict[Any, Any] = {}
-        """{fetches and feeds of a run: what it reaches}."""
+        """{fetches and feeds of a run: what it reaches}, in a graph of this size."""
 
 
 RUNNING: list[GraphStep] = []
 """The calls of `apply_gradients` that run."""
 
-CLIPS, LOSS_CALLS = Outermost(), Outermost()
+LOSS_CALLS = Outermost()
 
 
-def install() -> None:
+def is_session() -> bool:
+    """Return whether a session will run what the script builds now, also in tf.cond, which builds a function."""
+    return not (tf.executing_eagerly() or tf.compat.v1.executing_eagerly_outside_functions())
+
+
+class Outside:
+    """Records what belongs to no session. In an old environment, this is nothing."""
+
+    observers: Mapping[str, Observer] = {"gradient": ran, "gradients": ran}
+    """{"gradient", "gradients", or the name of a clip function: its observer}"""
+
+    def step(self, step: GraphStep, update: Any) -> Any:
+        """Return `update`, or an operation that also records the step."""
+        raise TypeError(ONLY_SESSIONS)
+
+
+ONLY_SESSIONS = "Only sessions are recorded in this environment, not the eager mode and tf.function"
+
+
+def _only_sessions(call: Call) -> Iterator[None]:
+    yield
+    raise TypeError(ONLY_SESSIONS)
+
+
+def install(outside: Outside, watch: Callable[..., None] = HOOKS.wrap) -> None:
+    def either(name: str, observe: Observer) -> Observer:
+        other = outside.observers.get(name, _only_sessions)
+
+        def by_graph(call: Call) -> Iterator[None]:
+            yield from (observe if is_session() else other)(call)
+
+        return by_graph
+
     optimizer = tf.compat.v1.train.Optimizer
-    HOOKS.wrap([(gradients_util, "_GradientsHelper")], BACKWARD, _mark)
-    HOOKS.wrap([(optimizer, "compute_gradients")], "a loss", LOSS_CALLS.observer(_mark_loss))
-    for observe in (clip_by_global_norm, clip_by_norm, clip_by_value):
-        name = observe.__name__
+    watch([(gradients_util, "_GradientsHelper")], BACKWARD, either("gradients", partial(_mark, 0)))
+    watch([(tf.GradientTape, "gradient")], BACKWARD, either("gradient", partial(_mark, 1)))
+    _watch_own_loss(optimizer)
+    for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
+        name = clip.__name__
         homes = [(module, name) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
-        HOOKS.wrap(homes, f"a call of tf.{name}", CLIPS.observer(observe))
-    HOOKS.wrap([(optimizer, "apply_gradients")], STEP, _step)
-    HOOKS.wrap([(optimizer, "__init__")], "an optimizer", _created)
+        watch(homes, f"a call of tf.{name}", CLIP_CALLS.observer(either(name, clip)))
+    step = partial(_step, outside)
+    watch([(optimizer, "apply_gradients")], STEP, step)
+    watch_class = partial(_watch_own_step, watch, step)
+    HOOKS.wrap([(optimizer, "__init__")], "an optimizer", partial(_created, watch_class))
+    HOOKS.on_switch(partial(_watch_subclasses, watch_class, optimizer), lambda: None)
 
 
 # -- which tensors are gradients
@@ -103,12 +164,13 @@ def values_of(tensor: Any) -> Any:
     return tensor.values if is_sparse(tensor) else tensor
 
 
-def _mark(call: Call) -> Iterator[None]:
+def _mark(position: int, call: Call) -> Iterator[None]:
+    """position: That of the targets in the arguments."""
     yield
-    ys, xs = (tf.nest.flatten(each) for each in list(call.arguments.values())[:2])
+    ys, xs = (tf.nest.flatten(each) for each in list(call.arguments.values())[position : position + 2])
     loss = ys[0] if len(ys) == 1 and ys[0].shape.num_elements() == 1 else None
     known = {id(_tensor_of(each)): each for each in tf.compat.v1.global_variables()}
-    for gradient, x in zip(call.result, xs):
+    for gradient, x in zip(tf.nest.flatten(call.result), xs):
         if gradient is not None:
             variable = known.get(id(x), x if hasattr(x, "assign") else None)
             setattr(values_of(gradient), SOURCE, Gradient(variable, loss))
@@ -122,9 +184,10 @@ def _mark_loss(call: Call) -> Iterator[None]:
     """An optimizer for a loss scale computes the gradients of the scaled loss."""
     yield
     loss = call.arguments["loss"]
-    for gradient, _ in call.result:
-        if gradient is not None and hasattr(values_of(gradient), SOURCE) and not callable(loss):
-            setattr(values_of(gradient), SOURCE, getattr(values_of(gradient), SOURCE)._replace(loss=loss))
+    gradients = [gradient for gradient, _ in call.result if gradient is not None and not callable(loss)]
+    for each in (origin for gradient in gradients for origin in _origins(gradient)):
+        if hasattr(each, SOURCE):
+            setattr(each, SOURCE, getattr(each, SOURCE)._replace(loss=loss))
 
 
 def source_of(tensor: Any) -> Gradient | None:
@@ -152,12 +215,9 @@ def name_of(variable: Any) -> str:
 # -- what graphs contain
 
 
-def _needs_graph() -> None:
-    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
-        raise TypeError("Only sessions are recorded in this environment, not the eager mode and tf.function")
-
-
 def _add(tensor: Any, built: GraphClip | GraphStep) -> None:
+    if _is_conditional(getattr(tensor, "op", tensor)):
+        raise TypeError("tf.cond, tf.while_loop and tf.function hide it from the session")
     if not hasattr(tensor.graph, BUILT):
         setattr(tensor.graph, BUILT, Built())
     getattr(tensor.graph, BUILT).parts.append(built)
@@ -165,7 +225,6 @@ def _add(tensor: Any, built: GraphClip | GraphStep) -> None:
 
 def clip_by_global_norm(call: Call) -> Iterator[None]:
     yield
-    _needs_graph()
     arguments, (clipped, norm) = call.arguments, call.result
     use_norm, tensors = arguments.get("use_norm"), list(arguments["t_list"])
     kept = [place for place, each in enumerate(tensors) if each is not None]
@@ -175,7 +234,6 @@ def clip_by_global_norm(call: Call) -> Iterator[None]:
 
 def clip_by_norm(call: Call) -> Iterator[None]:
     yield
-    _needs_graph()
     arguments = call.arguments
     if arguments.get("axes") is None:
         _add_if_gradient("clip_by_norm", "each", [arguments["clip_norm"]], arguments["t"], call.result)
@@ -183,7 +241,6 @@ def clip_by_norm(call: Call) -> Iterator[None]:
 
 def clip_by_value(call: Call) -> Iterator[None]:
     yield
-    _needs_graph()
     arguments = call.arguments
     limits = [arguments["clip_value_min"], arguments["clip_value_max"]]
     _add_if_gradient("clip_by_value", "value", limits, arguments["t"], call.result)
@@ -206,20 +263,42 @@ def _add_clip(function: str, rule: str, limits: Any, before: Any, after: Any, us
         _add(values_of(after[0]), GraphClip(function, rule, limits, before, after, variables, is_global, caller()))
 
 
-def _created(call: Call) -> Iterator[None]:
+def _watch_own_loss(kind: type) -> None:
+    if "compute_gradients" in vars(kind) and kind not in OWN_GRADIENTS:
+        OWN_GRADIENTS.add(kind)
+        HOOKS.wrap([(kind, "compute_gradients")], "a loss", LOSS_CALLS.observer(_mark_loss))
+
+
+def _watch_own_step(watch: Callable[..., None], step: Observer, kind: type) -> None:
     """A subclass can have its own `apply_gradients`, as in BERT."""
+    _watch_own_loss(kind)
+    if "apply_gradients" in vars(kind) and not is_tensorflows(kind) and kind not in OWN_STEPS:
+        OWN_STEPS.add(kind)
+        watch([(kind, "apply_gradients")], STEP, step)
+
+
+def _watch_subclasses(watch_class: Callable[[type], None], kind: type) -> None:
+    subclasses: list[type] = kind.__subclasses__()
+    for subclass in subclasses:
+        watch_class(subclass)
+        _watch_subclasses(watch_class, subclass)
+
+
+def _created(watch_class: Callable[[type], None], call: Call) -> Iterator[None]:
     for kind in type(call.args[0]).__mro__:
-        if "apply_gradients" in vars(kind) and not is_tensorflows(kind) and kind not in OWN_STEPS:
-            OWN_STEPS.add(kind)
-            HOOKS.wrap([(kind, "apply_gradients")], STEP, _step)
+        watch_class(kind)
     yield
+
+
+def _is_conditional(op: Any) -> bool:
+    return op._get_control_flow_context() is not None or op.graph.building_function
 
 
 def is_tensorflows(kind: type) -> bool:
     return kind.__module__.startswith(("tensorflow.", "tensorflow_core."))
 
 
-def _step(call: Call) -> Iterator[None]:
+def _step(outside: Outside, call: Call) -> Iterator[None]:
     optimizer, *rest = call.args
     pairs = rest[0] if rest else call.kwargs["grads_and_vars"]
     step = GraphStep(optimizer, [(gradient, variable) for gradient, variable in pairs if gradient is not None])
@@ -230,13 +309,47 @@ def _step(call: Call) -> Iterator[None]:
         yield
     finally:
         RUNNING.remove(step)
-    _needs_graph()
     if step.is_innermost and step.pairs:
+        step.settings = settings_of(optimizer)
+        if not is_session():
+            call.result = outside.step(step, call.result)
+            return
         step.update = call.result
-        if getattr(call.result, "op", call.result)._get_control_flow_context() is not None:
-            raise TypeError("a step inside of tf.cond or tf.while_loop")
         for gradient, variable in step.pairs:
             for each in filter(lambda origin: hasattr(origin, CANDIDATE), _origins(gradient)):
                 _add(each, getattr(each, CANDIDATE)._replace(variables=[variable]))
                 delattr(each, CANDIDATE)
         _add(call.result, step)
+
+
+# -- settings of optimizers
+
+
+def settings_of(optimizer: Any) -> dict[str, Any]:
+    """Return numbers and tensors."""
+    settings = {name: getattr(optimizer, each) for each, name in SETTINGS.items() if hasattr(optimizer, each)}
+    settings.update({f"beta{place}": attribute_of(optimizer, names) for place, names in enumerate(BETAS, start=1)})
+    settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
+    settings["lr"] = attribute_of(optimizer, RATES)
+    if isinstance(optimizer, tf.compat.v1.train.RMSPropOptimizer):
+        settings["initial_accumulator_value"] = 1.0
+    return {name: each if isinstance(each, tf.Tensor) else plain(each) for name, each in settings.items()}
+
+
+def attribute_of(optimizer: Any, names: Sequence[str]) -> Any:
+    found = (getattr(optimizer, name, None) for name in names)
+    return next((each for each in found if each is not None), None)
+
+
+def class_name(optimizer: Any) -> str:
+    """Return a name such as "tf.compat.v1.train.Adam". Skip subclasses without their own update."""
+    kind = next(each for each in type(optimizer).__mro__ if is_tensorflows(each) or UPDATES & vars(each).keys())
+    if not is_tensorflows(kind):
+        return f"{kind.__module__}.{kind.__name__}"
+    name = kind.__name__
+    return f"tf.compat.v1.train.{name[: -len('Optimizer')] if name.endswith('Optimizer') else name}"
+
+
+def with_betas(settings: dict[str, Any]) -> dict[str, Any]:
+    settings["betas"] = [settings.pop("beta1"), settings.pop("beta2")]
+    return settings

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .._core.backend import Backend
 from .._core.exact import nearest
 from .._core.names import ByParameter, Namer
 from .._core.observer import Clip
 from .._core.path import Path
-from .._core.types import Deferred, Scalar
+from .._core.types import Deferred, Leaf, Scalar
 from .._core.validation import COMPLEX, FLOATING
+from ..recorder.guard import describe_error
 from ..recorder.lines import unique_name
 
 
@@ -22,22 +23,22 @@ def _shape_of(gradients: Any, index: int) -> list[int | None]:
     return list(known or shape(gradients.values[index]) or ())
 
 
-def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """If a gradient has no name, name it by its position. Add all names to `taken`."""
+def name_gradients(
+    leaves: Sequence[Leaf], group: Sequence[int], shape: Callable[[Any], Any], name_of: Namer, taken: set[str]
+) -> dict[str, int]:
+    """Name the leaves of a group. If a gradient has no name, name it by its position. Add all names to `taken`."""
     indices: dict[str, int] = {}
-    ordered = _in_order(clip, name_of) if isinstance(name_of, ByParameter) else []
-    for index in clip.group:
-        leaf = clip.gradients.leaves[index]
-        name = name_of(leaf) or (ordered[leaf.position] if ordered else None)
-        name = unique_name(leaf._replace(name=name).title, taken)
+    ordered = _in_order(leaves, shape, name_of) if isinstance(name_of, ByParameter) else []
+    for index in group:
+        name = name_of(leaves[index]) or (ordered[leaves[index].position] if ordered else None)
+        name = unique_name(leaves[index]._replace(name=name).title, taken)
         taken.add(name)
         indices[name] = index
     return indices
 
 
-def _in_order(clip: Clip, namer: ByParameter) -> Sequence[str]:
+def _in_order(leaves: Sequence[Leaf], shape: Callable[[Any], Any], namer: ByParameter) -> Sequence[str]:
     """Return the names of all parameters if the call clips one gradient for each parameter, and [] otherwise."""
-    leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
     if len(leaves) != len(namer.names) or any(namer(leaf) is not None for leaf in leaves):
         return []
     shapes = [tuple(getattr(parameter, "shape", ())) for parameter in namer.names.values()]
@@ -294,11 +295,10 @@ class CallRecorder:
 
     def on_clip(self, clip: Clip) -> None:
         recording = self.recording
-        names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
-        if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
-            recording._warn(
-                f"names= does not match the gradients of {self._call}. Add all parameters to names=. Or "
-                "pass named gradients to the clip: a dict {name: gradient}, or (name, gradient) tuples."
+        gradients, names = clip.gradients, dict[str, int]()
+        if recording.needs_leaves:
+            names = recording.name_gradients(
+                self._call, gradients.leaves, clip.group, gradients.backend.shape, self._names
             )
         new = names.keys() - recording._arranged
         recording._arranged |= new
@@ -317,7 +317,7 @@ class CallRecorder:
     def end(self, seconds: float | None, error: BaseException | None) -> None:
         self._tail["seconds"] = seconds
         if error is not None:
-            self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
+            self.events, self._tail["error"] = [], describe_error(error)
         elif any(each.in_graph for each in self.events):  # the graph writes the lines
             self.recording._report_from_graph(self._call, self.events, self._tail["place"])
             return
@@ -329,3 +329,14 @@ class CallRecorder:
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
         groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
         return {"step": self.step, "call": self._call}, groups, self._tail
+
+
+class NativeLine(NamedTuple):
+    """The line of a call of a framework's function, which waits for the lines of earlier calls."""
+
+    step: int
+    fields: dict[str, Any]
+    events: Sequence[Any] = ()
+
+    def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+        return {"step": self.step}, [], self.fields

@@ -14,7 +14,7 @@ from typing import Any
 from .._core import observer
 from .._core.observer import Clip
 from ..recorder.guard import Call, Hook
-from ..recorder.hooks import HOOKS, OUTPUT, RecordingHook
+from ..recorder.hooks import CLIP_CALLS, HOOKS, OUTPUT, RecordingHook
 
 Recording = Any
 """`recorder.Recording`. This module cannot import `recorder`, which imports this module."""
@@ -62,7 +62,8 @@ class Dispatcher:
             self._recordings = change(self._recordings)
             self.norms = any(recording.norms for recording in self._recordings)
             OUTPUT.recordings = self.natives = tuple(each for each in self._recordings if each.natives)
-            OUTPUT.norms = self.norms
+            OUTPUT.norms, OUTPUT.store = self.norms, _copy_of
+            OUTPUT.summed.clear()
             observer.active = self if self._recordings else None
             HOOKS.switch(bool(self.natives))
 
@@ -114,6 +115,10 @@ class Dispatcher:
         for recording in self._recordings:
             OWN_CALL.run(recording.on_warning, message)
 
+    def wait_with(self, wait: Callable[[], object]) -> None:
+        for recording in self.natives:
+            recording.wait_with(wait)
+
     def log(self, **numbers: float) -> None:
         for recording in self._recordings:
             recording.log(**numbers)
@@ -141,18 +146,25 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 
 DISPATCHER = Dispatcher()
 HOOKS.on_failure, HOOKS.needs_all_calls = DISPATCHER.on_failure, DISPATCHER.needs_all_calls
+CLIP_CALLS.is_hidden = lambda: DISPATCHER.running is not None
 
 
-def _installer(module: str, function: str = "install") -> Callable[[], object]:
-    return lambda: getattr(import_module(f"unified_clip.recording.natives.{module}"), function)()
+def _copy_of(gradient: Any) -> Any:
+    from .results import copy_of  # `import unified_clip` needs no NumPy
+
+    return copy_of(gradient)
+
+
+def _installer(module: str) -> Callable[[], object]:
+    return lambda: import_module(f"unified_clip.recording.natives.{module}").install()
 
 
 INSTALLERS = {
     "torch": _installer("torch"),
     "tensorflow": _installer("tensorflow"),
     "keras": _installer("keras"),
-    "paddle": _installer("paddle"),
-    "unified_clip.paddle": _installer("paddle", "install_unified_clip"),
+    "paddle": lambda: import_module("unified_clip.recorder.paddle2").install_alone(),
+    "unified_clip.paddle": _installer("paddle"),
     "optax": _installer("optax"),
 }
 """{module with clip functions: function that adds the hooks}."""

@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import validation
 from .._core.names import ByParameter, make_namer
+from .._core.types import Leaf
 from .._kit import safetensors_files
 from ..recorder import guard
 from ..recorder.hooks import OUTPUT, RecordingHook
 from ..recorder.lines import caller, header, write_line
-from .clip_event import CallRecorder, ClipEvent, merge_groups
+from .clip_event import CallRecorder, ClipEvent, NativeLine, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
 from .lines import NO_CALLS, NOT_REPORTED
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from ..recorder.clips import NativeCall, Row
 
 END = RecordingHook("end of a recording", "the end of the training")
 GRAPH = RecordingHook("a clip of a graph", "a clip in a graph")
@@ -113,7 +116,7 @@ class Recording:
         self._file: FileIO | None = None
         self._step, self._by_calls = 0, True
         self._is_empty, self._has_ended = True, False
-        self._pending, self._stored = deque[CallRecorder](), dict[int, int]()
+        self._pending, self._stored = deque[CallRecorder | NativeLine](), dict[int, int]()
         self._waits: set[Callable[[], object]] = set()
         self._warnings: dict[str, None] = {}
         self._failed: set[str] = set()
@@ -224,21 +227,56 @@ class Recording:
                 self._file.close()
             self._file = None
 
-    def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
-        return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
+    def name_gradients(
+        self, call: str, leaves: Sequence[Leaf], group: Sequence[int], shape: Callable[[Any], Any], taken: set[str]
+    ) -> dict[str, int]:
+        names = name_gradients(leaves, group, shape, self._namer, taken)
+        if isinstance(self._namer, ByParameter) and any(map(str.isdecimal, names)):
+            self._warn(
+                f"names= does not match the gradients of {call}. Add all parameters to names=. Or "
+                "pass named gradients to the clip: a dict {name: gradient}, or (name, gradient) tuples."
+            )
+        return names
 
     def begin(self, call: str, place: str | None = None) -> CallRecorder:
         """place: The line of the user's code that built the graph, if the call is in a graph."""
         OUTPUT.recorded_calls += 1
         return CallRecorder(self, call, place or caller())
 
-    def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Store the gradients before and after the call in two files."""
-        step = self._take_step()
-        fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
-        with self._flushing:
-            self._flush(wait=True)
-            self._write({"step": step}, [fields], {})
+    @property
+    def stores_next(self) -> bool:
+        """Whether the next call stores its gradients."""
+        return self.gradients_every is not None and (self._step + self._by_calls) % self.gradients_every == 0
+
+    def add_call(
+        self, fields: dict[str, Any], call: NativeCall | None = None, rows: Sequence[Row] = (), after: Any = ()
+    ) -> None:
+        """Add a call of a framework's function. A recording for `verify` stores the gradients before and after it."""
+        if fields.get("is_gradient") is False and not self.stores_results:
+            return
+        OUTPUT.recorded_calls += 1
+        stores, step = self.stores_next, self._take_step()
+        if self.loss_scale is not None and (scale := self.loss_scale()) is not None:
+            fields["loss_scale"] = scale
+        if call is not None and self.needs_leaves:
+            names = self._names_of(call.name, rows)
+            if "parameters" in fields:
+                fields["parameters"] = dict(zip(names, fields["parameters"].values(), strict=True))
+            if stores:
+                from .results import result_fields, stored
+
+                fields["gradients"] = self._store(step, stored(names, [each.stored for each in rows]))
+                if self.stores_results:
+                    fields |= {"after": self._store(step, stored(names, after))}
+                    fields |= result_fields(call, fields, rows, after)
+        self._add(NativeLine(step, fields | {"seconds": None}))
+
+    def _names_of(self, call: str, rows: Sequence[Row]) -> Sequence[str]:
+        leaves = [
+            Leaf(each.fields.get("shape"), place, each.name if each.is_named else None, each.parameter)
+            for place, each in enumerate(rows)
+        ]
+        return list(self.name_gradients(call, leaves, range(len(leaves)), lambda shape: shape, set()))
 
     def add_line(self, fields: dict[str, Any]) -> None:
         with self._flushing:
@@ -272,7 +310,7 @@ class Recording:
             f"a clip call inside a graph of {framework} {NOT_REPORTED}. To record the call, clip outside the graph."
         )
 
-    def _add(self, call: CallRecorder) -> None:
+    def _add(self, call: CallRecorder | NativeLine) -> None:
         with self._flushing:
             self._flush()
             if self._pending or any(event.deferred for event in call.events):

@@ -14,10 +14,11 @@ from ..recipes.optimizers.updates import Step
 from ..recipes.run import Run
 from ..recorder.clips import NativeCall
 from ..recording import runs
-from ..recording.natives.native_call import ObservedTensors, line_fields
 from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
+from ..recording.results import line_of_tensors
 from ..tensors.arithmetic import Float64s
 from ..tensors.samples import Sample, order_of, sample_of
+from ..tensors.types import Dense
 from .initial_weights import not_loaded
 from .launch.outputs import ScriptRun
 from .launch.worker import RECORDING
@@ -230,19 +231,19 @@ def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]
     If every step multiplies all its gradients by one coefficient, the calls clip by the total norm. Otherwise, the
     calls clip per tensor. The threshold is the one that explains all coefficients.
     """
-    observed = []
+    observed: list[tuple[int, tuple[list[str], list[Dense], list[Dense]]]] = []
     for step, output in enumerate(run.outputs, start=1 if run.yields else steps):
         before, after = output.unclipped or {}, output.gradients or {}
         if names := [name for name in before if name in after]:
-            observed.append((step, ObservedTensors([before[n] for n in names], [after[n] for n in names], (), names)))
+            observed.append((step, (names, [before[name] for name in names], [after[name] for name in names])))
     calls = [NativeCall(BY_HAND, "", rule, None, 2.0, None) for rule in ("global", "each")]
     together, per_tensor = (
-        [RecordedCall(step=step, **line_fields(call, tensors)) for step, tensors in observed] for call in calls
+        [RecordedCall(step=step, **line_of_tensors(call, *rest)) for step, rest in observed] for call in calls
     )
     lines = together if all(line.known_coefs() for line in together) else per_tensor
     threshold = _threshold(lines)
-    for (_, tensors), line in zip(observed, lines, strict=True):
-        samples = {name: _sample(each.values()) for name, each in zip(tensors.names, tensors.before, strict=True)}
+    for (_, (names, tensors, _)), line in zip(observed, lines, strict=True):
+        samples = {name: _sample(each.values()) for name, each in zip(names, tensors, strict=True)}
         parameters = {name: each.model_copy(update={"sample": samples[name]}) for name, each in line.parameters.items()}
         yield line.model_copy(update={"threshold": threshold, "parameters": parameters})
 

@@ -18,8 +18,8 @@ FUNCTION = {"framework": "torch", "name": "a.clip", "kind": "in place"}
 ARGUMENT = {"keyword": "clip", "why_not": "The trainer clips."}
 MODULES = {
     "torch": "recorder/pytorch.py",
-    "tf": "recording/natives/tensorflow.py",
-    "paddle": "recording/natives/paddle.py",
+    "tf": "recorder/tensorflow1_graphs.py",
+    "paddle": "recorder/paddle2.py",
     "optax": "recording/natives/optax.py",
 }
 """{package: module with its hooks}"""

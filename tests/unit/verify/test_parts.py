@@ -14,8 +14,8 @@ import pytest
 
 from unified_clip.recorder.clips import NativeCall
 from unified_clip.recording.clip_event import merge_groups
-from unified_clip.recording.natives.native_call import ObservedTensors, coefficient, line_fields
 from unified_clip.recording.recorded_run import Parameter, RecordedCall
+from unified_clip.recording.results import coefficient, line_of_tensors
 from unified_clip.tensors.types import Dense
 from unified_clip.verify import name_gradients, normalize, rejections, report, step_pairing
 from unified_clip.verify.compare import Verification
@@ -213,14 +213,14 @@ def test_a_stage_that_was_compared_at_no_step_is_not_reported_as_the_same() -> N
 def test_nan_and_infinities_are_counted_separately() -> None:
     before = [dense(math.nan, math.inf, math.nan), dense(1.0)]
     with np.errstate(invalid="ignore"):
-        line = line_fields(NativeCall("clip", "torch", "value", (-1.0, 1.0)), ObservedTensors(before, before))
+        line = line_of_tensors(NativeCall("clip", "torch", "value", (-1.0, 1.0)), ["a", "b"], before, before)
     assert (line["nan"], line["inf"]) == (2, 1)
 
 
 def test_inf_and_nan_do_not_bound_the_coefficient() -> None:
-    assert coefficient([dense(1.0, math.inf, math.nan)], [dense(0.5, math.inf, math.nan)], 0.5) == 0.5
+    assert coefficient([(dense(1.0, math.inf, math.nan), dense(0.5, math.inf, math.nan))], 0.5) == 0.5
 
 
 def test_the_coefficient_of_gradients_that_became_nan_is_nan() -> None:
-    assert math.isnan(coefficient([dense(1.0, 2.0)], [dense(math.nan, math.nan)], None) or 0.0)
-    assert coefficient([dense(1.0, 2.0)], [dense(0.5, math.nan)], 0.5) is None
+    assert math.isnan(coefficient([(dense(1.0, 2.0), dense(math.nan, math.nan))], None) or 0.0)
+    assert coefficient([(dense(1.0, 2.0), dense(0.5, math.nan))], 0.5) is None

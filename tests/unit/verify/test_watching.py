@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import sys
+from collections.abc import Callable, Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -14,21 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from support.recordings import complete
 
 import unified_clip
 from unified_clip._kit.safetensors_files import write
 from unified_clip.compare import recordings as compare
-from unified_clip.recorder.guard import Hook
+from unified_clip.recorder.clips import NativeCall, line_of, record_call, rows_of
+from unified_clip.recorder.guard import Call, Hook
+from unified_clip.recorder.hooks import CLIP_CALLS, OUTPUT
 from unified_clip.recording import runs
-from unified_clip.recording.natives.native_call import (
-    NativeCall,
-    ObservedTensors,
-    coefficient,
-    coefficient_by_formula,
-    line_fields,
-)
-from unified_clip.recording.natives.observer import OBSERVER
+from unified_clip.recording.results import coefficient, result_fields
 from unified_clip.tensors.types import Dense
 from unified_clip.verify.launch.outputs import ScriptRun, StepOutput
 from unified_clip.verify.launch.script import Script
@@ -51,98 +48,109 @@ def scale(before: Dense, coef: float) -> Dense:
 @pytest.mark.parametrize("coef", [0.3, 0.7071067, 1e-6, 0.99999994, 2.5])
 def test_the_coefficient_is_the_only_factor_that_explains_every_product(coef: float) -> None:
     before, used = dense(VALUES), float(np.float32(coef))
-    assert coefficient([before], [scale(before, used)], used) == used
-    assert coefficient([before], [scale(before, used)], float("nan")) == pytest.approx(used, rel=2**-22)
+    assert coefficient([(before, scale(before, used))], used) == used
+    assert coefficient([(before, scale(before, used))], float("nan")) == pytest.approx(used, rel=2**-22)
 
 
 def test_the_coefficient_of_a_formula_is_not_used_if_the_products_contradict_it() -> None:
     before, used = dense(VALUES), np.float32(0.3)
     for ulps in (-2, 2):
         formula = float(used) * (1 + ulps * 2**-23)
-        assert coefficient([before], [scale(before, float(used))], formula) == pytest.approx(float(used), rel=2**-23)
-        assert np.float32(coefficient([before], [scale(before, float(used))], formula)) != np.float32(formula)
+        assert coefficient([(before, scale(before, float(used)))], formula) == pytest.approx(float(used), rel=2**-23)
+        assert np.float32(coefficient([(before, scale(before, float(used)))], formula)) != np.float32(formula)
 
 
 def test_the_coefficient_is_that_of_the_formula_if_it_explains_the_result() -> None:
     before, formula = dense(VALUES), 1 / 3
-    assert coefficient([before], [scale(before, float(np.float32(formula)))], formula) == formula
+    assert coefficient([(before, scale(before, float(np.float32(formula))))], formula) == formula
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_formula_chooses_the_coefficient_among_those_that_fit_16_bit_products(dtype: str) -> None:
     before = dense(VALUES, dtype)
-    assert coefficient([before], [scale(before, 0.3)], 0.3 * (1 + 2**-20)) == 0.3 * (1 + 2**-20)
+    assert coefficient([(before, scale(before, 0.3))], 0.3 * (1 + 2**-20)) == 0.3 * (1 + 2**-20)
 
 
 def test_products_that_are_rounded_twice_have_a_coefficient() -> None:
     before = dense(VALUES)
     after = dense((before.values() / 3.7).astype(np.float32).astype(float) * 1.1)
-    assert coefficient([before], [after], 1.1 / 3.7) == pytest.approx(1.1 / 3.7, rel=2**-22)
+    assert coefficient([(before, after)], 1.1 / 3.7) == pytest.approx(1.1 / 3.7, rel=2**-22)
 
 
 def test_a_result_that_no_factor_explains_has_no_coefficient() -> None:
     before = dense(VALUES)
-    assert coefficient([before], [dense(np.clip(VALUES, -0.5, 0.5))], 0.5) is None
-    assert coefficient([before] * 2, [scale(before, coef) for coef in (0.25, 0.5)], 0.5) is None
+    assert coefficient([(before, dense(np.clip(VALUES, -0.5, 0.5)))], 0.5) is None
+    assert coefficient([(before, scale(before, coef)) for coef in (0.25, 0.5)], 0.5) is None
 
 
 def test_gradients_that_all_become_nan_have_the_coefficient_nan() -> None:
     before, lost = dense(VALUES), dense(np.full_like(VALUES, np.nan))
-    assert np.isnan(coefficient([before], [lost], 0.5) or 0.0)
-    assert coefficient([before, before], [lost, scale(before, 0.5)], 0.5) is None
+    assert np.isnan(coefficient([(before, lost)], 0.5) or 0.0)
+    assert coefficient([(before, lost), (before, scale(before, 0.5))], 0.5) is None
 
 
 STORED = dense(VALUES[:4].reshape(2, 2))
 """Two rows of a sparse gradient. Both have the index 0."""
 
 
-def with_rows(before: list[Dense], coef: float, *, keeps_rows: bool = True) -> ObservedTensors:
-    """Return gradients that are multiplied by `coef`, after a sparse gradient whose rows are summed afterwards."""
+def line_with_rows(rule: str, before: list[Dense], coef: float, *, keeps_rows: bool = True) -> dict[str, Any]:
+    """Return the line of a call that multiplies gradients by `coef`, the first of which is sparse with these rows. The
+    rows are summed after the clip."""
     clipped = scale(STORED, coef)
     summed = [dense(each.values().astype(np.float32).sum(0, keepdims=True)) for each in (STORED, clipped)]
     after = [summed[1] if keeps_rows else scale(summed[0], coef), *(scale(each, coef) for each in before)]
-    rows = {0: (STORED, clipped if keeps_rows else None)}
-    return ObservedTensors([summed[0], *before], after, sparse=1, rows=rows)
+    call, gradients = NativeCall("clip", "tensorflow", rule, 0.5), [summed[0], *before]
+    rows = [
+        each._replace(stored=gradient)
+        for each, gradient in zip(rows_of(call, [gradient.array for gradient in gradients]), gradients, strict=True)
+    ]
+    rows[0] = rows[0]._replace(sparse_rows=(STORED.array, clipped.array if keeps_rows else None))
+    line = line_of(call, rows)
+    return line | result_fields(call, line, rows, after)
 
 
 @pytest.mark.parametrize("keeps_rows", [True, False])
 def test_the_coefficient_of_repeated_rows_is_that_of_the_stored_rows(keeps_rows: bool) -> None:
     values = [*VALUES[:4], *VALUES]
     norms = [float(np.float32(np.linalg.norm(np.float64(each)))) for each in (VALUES[:4], VALUES, values)]
-    line = line_fields(
-        NativeCall("clip", "tensorflow", "each", 0.5), with_rows([], 0.5 / norms[0], keeps_rows=keeps_rows)
-    )
-    assert (line["sparse"], line["stored_norm"], line["coef"]) == (1, [norms[0]], [0.5 / norms[0]])
+    line = line_with_rows("each", [], 0.5 / norms[0], keeps_rows=keeps_rows)
+    assert (line["stored_norm"], line["coef"]) == ([norms[0]], [0.5 / norms[0]])
     assert line["norm"] != line["stored_norm"]
-    observed = with_rows([dense(VALUES)], 0.5 / norms[2], keeps_rows=keeps_rows)
-    line = line_fields(NativeCall("clip", "tensorflow", "global", 0.5), observed)
+    line = line_with_rows("global", [dense(VALUES)], 0.5 / norms[2], keeps_rows=keeps_rows)
     assert (line["stored_norm"], line["coef"]) == (norms[2], 0.5 / norms[2])
 
 
 def test_rows_that_do_not_repeat_have_no_separate_norm() -> None:
-    observed = ObservedTensors([STORED], [scale(STORED, 0.5)], sparse=1, rows={0: (STORED, None)})
-    assert "stored_norm" not in line_fields(NativeCall("clip", "tensorflow", "each", 0.5), observed)
+    call = NativeCall("clip", "tensorflow", "each", 0.5)
+    (row,) = rows_of(call, [STORED.array])
+    assert "stored_norm" not in line_of(call, [row._replace(sparse_rows=(STORED.array, None))])
 
 
 def test_an_unchanged_gradient_has_the_coefficient_1() -> None:
     before = dense(np.array([0.0, np.nan, np.inf, 3.0], np.float32))
-    assert coefficient([before], [before], 0.5) == 1.0
+    assert coefficient([(before, before)], 0.5) == 1.0
 
 
 @pytest.mark.parametrize(("n", "expected"), [(0.5, 1.0), (2.0, 1 / (2 + 1e-6)), (np.nan, np.nan)])
 def test_the_formula_adds_eps_to_the_norm(n: float, expected: float) -> None:
     native = NativeCall("clip", "torch", "global", 1.0, 2.0, 1e-6)
-    assert coefficient_by_formula(native, n) == pytest.approx(expected, rel=1e-15, nan_ok=True)
+    assert native.coefficient(n) == pytest.approx(expected, rel=1e-15, nan_ok=True)
+
+
+def record(call: NativeCall, before: list[Dense], after: list[Dense], *more: Any) -> None:
+    rows = rows_of(call, [each.array for each in before], *more)
+    record_call(call, rows, "train.py:1", results=[OUTPUT.copy(each.array) for each in after])
 
 
 def test_a_watched_call_is_recorded(tmp_path: Path) -> None:
     before = [dense(np.array([3.0, 4.0])), dense(np.array([[12.0]]))]
     after = [scale(each, 1 / 13) for each in before]
     native = NativeCall("framework.clip", "framework", "global", 1.0, 2.0, 0.0)
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True) as run:
-        run.next_step()
-        run.stores_results = True
-        OBSERVER.record(native, ObservedTensors(before, after, [before[0], None], ["a", "b"]))
+    recording = unified_clip.record(tmp_path / "run.jsonl", norms=True, gradients_every=1)
+    recording.stores_results = True
+    with recording:
+        recording.next_step()
+        record(native, before, after, [before[0].array, None], ["a", "b"])
     (line,) = runs.read(tmp_path / "run.jsonl").lines
     assert (line.step, line.call, line.rule, line.norm, line.coef) == (1, "framework.clip", "global", 13.0, 1 / 13)
     assert line.watched
@@ -151,15 +159,42 @@ def test_a_watched_call_is_recorded(tmp_path: Path) -> None:
         "a": ((2,), 5.0, 5.0),
         "b": ((1, 1), 12.0, None),
     }
+    stored = [load_file(tmp_path / str(name)) for name in (line.gradients, line.after)]
+    assert [[*each] for each in stored] == [["a", "b"]] * 2
+    assert [each["b"].tolist() for each in stored] == [[[12.0]], after[1].array.tolist()]
 
 
 def test_a_per_tensor_clip_records_each_norm_and_coefficient(tmp_path: Path) -> None:
     before = [dense(np.array([3.0, 4.0])), dense(np.array([0.5]))]
     native = NativeCall("framework.clip", "framework", "each", 1.0, 2.0, 0.0)
     with unified_clip.record(tmp_path / "run.jsonl"):
-        OBSERVER.record(native, ObservedTensors(before, [scale(before[0], 0.2), before[1]]))
+        record(native, before, [])
     (line,) = runs.read(tmp_path / "run.jsonl").lines
     assert (line.norm, line.coef) == ([5.0, 0.5], [0.2, 1.0])
+
+
+def test_each_recording_has_what_it_asked_for(tmp_path: Path) -> None:
+    """Norms that another recording needs belong to that recording."""
+    plain = unified_clip.record(tmp_path / "plain.jsonl")
+    norms = unified_clip.record(tmp_path / "norms.jsonl", norms=True)
+    stored = unified_clip.record(tmp_path / "stored.jsonl", gradients_every=2)
+    call, before = NativeCall("clip", "torch", "global", 1.0), [np.array([3.0, 4.0], np.float32)]
+    with plain, norms, stored:
+        for _ in range(2):
+            record_call(call, rows_of(call, before, [], ["a"]), "train.py:1", 5.5)
+    files = [runs.read(tmp_path / f"{name}.jsonl").lines for name in ("plain", "norms", "stored")]
+    assert [[line.norm for line in lines] for lines in files] == [[5.5, 5.5], [5.0, 5.0], [5.5, 5.5]]
+    assert [[*lines[0].parameters] for lines in files] == [[], ["a"], []]
+    assert [[line.gradients for line in lines] for lines in files] == [[None] * 2] * 2 + [
+        [None, "stored.step2.safetensors"]
+    ]
+
+
+def test_nan_hides_whether_a_clip_by_value_changes_anything(tmp_path: Path) -> None:
+    call = NativeCall("clip", "torch", "value", (-1.0, 1.0))
+    known = [np.array(each, np.float32) for each in ([0.5], [2.0], [np.nan, 0.5])]
+    clipped = [line_of(call, rows_of(call, gradients))["clipped"] for gradients in (known[:1], known, known[::2])]
+    assert clipped == [False, True, None]
 
 
 def test_a_call_without_gradients_is_not_recorded(tmp_path: Path) -> None:
@@ -167,28 +202,30 @@ def test_a_call_without_gradients_is_not_recorded(tmp_path: Path) -> None:
         pytest.warns(unified_clip.ClipWarning, match="No clip calls were recorded"),
         unified_clip.record(tmp_path / "r"),
     ):
-        OBSERVER.record(NativeCall("clip", "torch", "global", 1.0), ObservedTensors([], []))
+        record(NativeCall("clip", "torch", "global", 1.0), [], [])
     assert runs.read(tmp_path / "r").lines == []
 
 
 def test_a_call_inside_another_call_is_not_recorded(tmp_path: Path) -> None:
-    observer = OBSERVER
+    observed: list[str] = []
+
+    def clip(name: str, body: Callable[[], object] = lambda: None) -> None:
+        def observe(call: Call) -> Iterator[None]:
+            observed.append(name)
+            yield
+
+        Hook(f"test {name}", "nothing is lost").around(body, CLIP_CALLS.observer(observe))()
+
+    class Clipping(dict[str, np.ndarray]):
+        def items(self):  # type: ignore[no-untyped-def]
+            clip("inside unified_clip")
+            return super().items()
+
     with unified_clip.record(tmp_path / "run.jsonl"):
-        with observer.outermost() as first, observer.outermost() as second:
-            pass
-        with observer.outermost() as third:
-            pass
-        inside = []
-
-        class Asking(dict[str, np.ndarray]):
-            def items(self):  # type: ignore[no-untyped-def]
-                with observer.outermost() as counts:
-                    inside.append(counts)
-                return super().items()
-
-        unified_clip.clip_grad_norm_(Asking(a=np.ones(2)), 1.0)
-    assert (first, second, third) == (True, False, True)
-    assert set(inside) == {False}
+        clip("first", lambda: clip("inside the first"))
+        clip("second")
+        unified_clip.clip_grad_norm_(Clipping(a=np.ones(2)), 1.0)
+    assert observed == ["first", "second"]
 
 
 def test_an_action_follows_an_import_once_and_imports_nothing_itself(
@@ -382,9 +419,8 @@ def test_an_action_waits_for_its_own_module_if_one_loader_loads_all(monkeypatch:
 
 
 def test_the_end_of_a_recording_waits_for_graphs_that_have_not_reported_their_calls(tmp_path: Path) -> None:
-    tensors = ObservedTensors([Dense("float32", VALUES)], [])
     recording = unified_clip.record(tmp_path / "run.jsonl")
     with recording:
         reports = [NativeCall("framework.clip", "numpy", "global", 1.0)]
-        recording.wait_with(lambda: OBSERVER.record(reports.pop(), tensors) if reports else None)
+        recording.wait_with(lambda: record(reports.pop(), [dense(VALUES)], []) if reports else None)
     assert [line.call for line in runs.read(tmp_path / "run.jsonl").lines] == ["framework.clip"]

@@ -11,9 +11,9 @@ import keras
 from ..._core.observer import Rule
 from ..._kit import keras_releases
 from ..._kit.keras_releases import BaseOptimizer, accumulation_steps
-from ...recorder.clips import NativeCall, norm_of
+from ...recorder.clips import NativeCall, norm_of, record_around, without_none
 from ...recorder.guard import Call
-from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
+from ...recorder.hooks import CLIP_CALLS, HOOKS, OUTPUT, RecordingHook, ran
 from ...recorder.lines import caller, canonical
 from ...recorder.samples import positions, sample
 from ...recorder.steps import (
@@ -26,7 +26,6 @@ from ...recorder.steps import (
     record_step,
     tensor_at_step,
 )
-from .observer import OBSERVER, RunningNativeCall, ran, without_none
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """{argument of an optimizer: its clip rule}. Keras uses the first argument that is set."""
@@ -35,7 +34,8 @@ CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "c
 def install() -> None:
     for kind in keras_releases.UNRECORDED:
         HOOKS.wrap([(kind, "apply_gradients")], STEP, _unrecorded_step)
-    HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], "a clip of a Keras optimizer", OBSERVER.around(_clip_gradients))
+    clip = CLIP_CALLS.observer(_clip_gradients)
+    HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], "a clip of a Keras optimizer", clip)
     HOOKS.wrap([(BaseOptimizer, keras_releases.STEP)], STEP, _step)
     is_recorded = keras.backend.backend() in ("tensorflow", "torch")  # a tracer of JAX takes no attribute
     for home in keras_releases.SCALED_LOSSES if is_recorded else ():
@@ -130,9 +130,11 @@ def _recorded_clip(called: Call, call: NativeCall) -> Iterator[None]:
         else:
             report()
         return
-    running = RunningNativeCall(call, before, weights, names)  # a clip may overwrite the gradients
-    yield
-    running.end(without_none(grads, called.result)[1])
+    from ...recorder import pytorch
+
+    known = zip(names or map(str, range(len(before))), before, weights or [None] * len(before), strict=True)
+    rows = [pytorch.row(*each, call, returns_norm=False) for each in known]  # a clip may overwrite the gradients
+    yield from record_around(called, call, rows, lambda: without_none(grads, called.result)[1])
 
 
 def _describe_call(optimizer: Any) -> NativeCall | None:
@@ -233,10 +235,10 @@ def _record_step(optimizer: Any, variables: Sequence[Any], trained: Sequence[Any
 
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        from . import tensorflow_graphs
+        from . import tensorflow
 
         accumulators = optimizer._accumulated_gradients if accumulation_steps(optimizer) else ()
-        tensorflow_graphs.report_numbers(receive, [*numbers, *rows], after=[each.value for each in accumulators])
+        tensorflow.report_numbers(receive, [*numbers, *rows], after=[each.value for each in accumulators])
     elif backend == "jax":
         from . import traced
 

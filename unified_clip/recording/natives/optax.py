@@ -18,12 +18,11 @@ from optax._src import alias
 from ..._backends.jax.backend import path_name
 from ...recorder.clips import NativeCall
 from ...recorder.guard import Call
-from ...recorder.hooks import HOOKS, RecordingHook
+from ...recorder.hooks import CLIP_CALLS, HOOKS, RecordingHook
 from ...recorder.lines import caller, canonical
 from ...recorder.samples import positions
 from ...recorder.steps import STEP, names_of_step, of_groups, record_step, tensor_at_step
 from ..dispatcher import DISPATCHER
-from .observer import OBSERVER
 from .traced import report_call, report_step
 
 OPTIMIZERS = (
@@ -90,7 +89,7 @@ def _clip(call: Call) -> Iterator[None]:
 
     init, update = call.result
     hook = RecordingHook(f"update of optax.{name}", f"a call of optax.{name}")
-    call.result = optax.GradientTransformation(init, hook.around(update, OBSERVER.around(report)))
+    call.result = optax.GradientTransformation(init, hook.around(update, CLIP_CALLS.observer(report)))
 
 
 def _describe_call(name: str, value: Any) -> NativeCall:

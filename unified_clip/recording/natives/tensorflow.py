@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -12,19 +11,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
-from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
-from ...recorder.clips import NativeCall
-from ...recorder.guard import Call
+from ...recorder import tensorflow1, tensorflow1_graphs
+from ...recorder.clips import NativeCall, Row, record_call, rows_of, without_none
+from ...recorder.guard import Call, Observer
 from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller
 from ...recorder.samples import positions
-from ...recorder.steps import BACKWARD, LOSSES, UNSCALED
-from ...tensors.types import from_numpy
-from .native_call import ObservedTensors
-from .observer import OBSERVER, without_none
-from .tensorflow_graphs import call_on_cpu, install_optimizers, report_numbers, runs_all_effects, watch
+from ...recorder.steps import LOSSES, UNSCALED, names_of_step, record_step
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Takes the values of the thresholds, and returns the settings of the call."""
@@ -34,7 +29,11 @@ ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """{id: gradient}. Gradients come from a tape or `tf.gradients`, or are eager tensors computed from gradients."""
 
+REPORT = RecordingHook("a report of a TensorFlow graph", "a part of the training")
+
 SAMPLE = RecordingHook("samples of a tape", "a sample of a gradient")
+
+watch = partial(HOOKS.wrap, convert=tf.autograph.experimental.do_not_convert)
 
 SOURCE = "_unified_clip_source"
 
@@ -64,15 +63,48 @@ class GradientSource(NamedTuple):
 
 
 def install() -> None:
-    watch([(tf.GradientTape, "gradient")], BACKWARD, partial(_mark, 2))
-    watch([(gradients_util, "_GradientsHelper")], BACKWARD, partial(_mark, 1))
     HOOKS.on_switch(lambda: None, _unwatch_operations)
     HOOKS.on_switch(RAW.clear, RAW.clear)
     OUTPUT.on_clipped.append(lambda call, parameters: _count_clip())
-    for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
-        homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
-        watch(homes, f"a call of tf.{clip.__name__}", OBSERVER.around(clip))
-    install_optimizers()
+    tensorflow1.install(Outside(), watch)
+
+
+class Outside(tensorflow1_graphs.Outside):
+    """Records eager calls, and those in `tf.function`."""
+
+    def __init__(self) -> None:
+        clips: list[Observer] = [clip_by_global_norm, clip_by_norm, clip_by_value]
+        marks = {"gradient": partial(_mark, 2), "gradients": partial(_mark, 1)}
+        self.observers = {**marks, **{clip.__name__: clip for clip in clips}}
+
+    def step(self, step: tensorflow1_graphs.GraphStep, update: Any) -> Any:
+        tensors = {name: each for name, each in step.settings.items() if isinstance(each, tf.Tensor)}
+        names = names_of_step(tensorflow1_graphs.name_of(each) for _, each in step.pairs)
+        kind = tensorflow1_graphs.class_name(step.optimizer)
+        passes = {"gradients": len(step.pairs), "place": step.place, **names}
+
+        def receive(*numbers: Any) -> None:
+            known = tensorflow1_graphs.with_betas({**step.settings, **dict(zip(tensors, numbers, strict=True))})
+            record_step(kind, known, passes, id(step.optimizer))
+
+        report_numbers(receive, list(tensors.values()))
+        return update
+
+
+def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
+    """Pass the numbers to `receive`. In a graph, return an operation that waits until the variables in `after` are
+    written, and then passes the numbers."""
+    if tf.executing_eagerly():
+        REPORT.run(receive, *(tf.convert_to_tensor(number).numpy() for number in numbers))
+    elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
+        with tf.control_dependencies([tf.convert_to_tensor(variable) for variable in after]):
+            return call_on_cpu(receive, [tf.convert_to_tensor(number) for number in numbers])
+    return None
+
+
+def call_on_cpu(receive: Callable[..., object], inputs: Sequence[Any]) -> Any:
+    with tf.device("/device:CPU:0"):
+        return tf.numpy_function(REPORT.guarded(receive), inputs, [])
 
 
 def _watch_operations() -> None:
@@ -294,41 +326,42 @@ def report_call(
 ) -> list[Any]:
     """Record a call, and return `after`. A graph for XLA records nothing.
 
-    A graph of TensorFlow 1 runs the recording operation only if the returned tensors depend on this operation.
     Additional operations can change how TensorFlow optimizes the graph, so add as few as possible.
     """
+    if tensorflow1_graphs.is_session():
+        raise TypeError("a session of TensorFlow 1 does not record the clips of Keras")
     _count_clip()
-    needs = OBSERVER.needs()
     sources = [None if gradient is None else _source_of(gradient) for gradient in before]
     if not names and all(source or gradient is None for source, gradient in zip(sources, before, strict=True)):
         names = [source.name if source else "" for source in sources]
         weights = [source.variable if source else None for source in sources]
-    present = without_none(before, after if needs.results else (), weights if needs.leaves else (), names)
+    present = without_none(before, after if OUTPUT.stores_results else (), weights if OUTPUT.norms else (), names)
     variables, place = without_none(before, weights)[1], caller()
-    is_measured = norm is None or needs.results or needs.leaves
-    rows = [
+    is_measured = norm is None or OUTPUT.norms or OUTPUT.stores_gradients
+    sparse = [
         (index, each.values, present[1][index].values if present[1] and _is_sparse(present[1][index]) else None)
         for index, each in enumerate(present[0])
         if _is_sparse(each)
     ]  # the stored rows before and after the clip
 
     def receive(*values: Any) -> None:
-        numbers, arrays = values[: len(thresholds)], list(values[len(thresholds) :])
-        returned = None if norm is None else float(arrays.pop(0))
-        if not is_measured:
-            arrays = [np.empty(0, tensor.dtype.as_numpy_dtype) for tensor in present[0]]
-        lengths = [len(part) for part in present[:3]]
-        observed = ObservedTensors.from_arrays(arrays, lengths, present[3], is_gradient())
-        rest, by_position = map(from_numpy, arrays[sum(lengths) :]), {}
-        for index, _, clipped in rows if is_measured else ():
-            by_position[index] = (next(rest), None if clipped is None else next(rest))
-        observed = replace(
-            observed, sources=variables, sparse=len(rows), rows=by_position, returned_norm=returned, place=place
-        )
-        OBSERVER.record(describe(numbers), observed)
+        call, arrays = describe(values[: len(thresholds)]), map(np.asarray, values[len(thresholds) :])
+        returned, results = None if norm is None else float(next(arrays)), list[Any]()
+        if is_measured:
+            gradients, results, of_weights = ([next(arrays) for _ in part] for part in present[:3])
+            stored = {index: (next(arrays), None if after is None else next(arrays)) for index, _, after in sparse}
+            rows = rows_of(call, gradients, of_weights, present[3])
+        else:
+            rows, stored = [Row(f"{index}", tensor.dtype.name) for index, tensor in enumerate(present[0])], {}
+        known = dict(enumerate(variables))
+        rows = [
+            each._replace(parameter=known.get(index), sparse_rows=stored.get(index)) for index, each in enumerate(rows)
+        ]
+        more = {"is_gradient": is_gradient(), **({"sparse": len(sparse)} if sparse else {})}
+        record_call(call, rows, place, returned, more, [*map(OUTPUT.copy, results)])
 
     tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part if is_measured]
-    tensors += [each for _, *both in rows for each in both if each is not None and is_measured]
+    tensors += [each for _, *both in sparse for each in both if each is not None and is_measured]
     are_tensors = [tf.is_tensor(value) or isinstance(value, tf.Variable) for value in thresholds]
     dtypes = [None if is_tensor else tf.float64 for is_tensor in are_tensors]  # float64 represents all numbers exactly
     inputs = [*map(tf.convert_to_tensor, thresholds, dtypes), *([] if norm is None else [norm]), *tensors]
@@ -338,7 +371,7 @@ def report_call(
     if is_for_xla():
         return list(after)
     report = call_on_cpu(receive, inputs)
-    if not needs.results and runs_all_effects():
+    if not OUTPUT.stores_results:
         return list(after)
     with tf.control_dependencies([report]):
         return [None if tensor is None else tf.nest.map_structure(tf.identity, tensor) for tensor in after]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,10 @@ try:
 except ImportError:  # before JAX 0.7
     from jax.core import get_opaque_trace_state
 
-from ...recorder.clips import NativeCall
-from ...recorder.hooks import HOOKS, RecordingHook
+from ...recorder.clips import NativeCall, record_call, rows_of
+from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller
 from ..dispatcher import DISPATCHER
-from .native_call import ObservedTensors
-from .observer import OBSERVER
 
 
 def _trace() -> object:
@@ -135,7 +133,7 @@ def report_step(key: object, receive: Callable[..., None], numbers: Sequence[Any
 
     key: Identifies the optimizer.
     """
-    OBSERVER.wait_with(jax.effects_barrier)
+    DISPATCHER.wait_with(jax.effects_barrier)
     if _trace() == TOP:
         jax.effects_barrier()  # the clips of earlier graphs come first
         TRACED.on_eager_step()
@@ -158,7 +156,7 @@ def report_call(
 
     key: Identifies the call. The default is its line.
     """
-    OBSERVER.wait_with(jax.effects_barrier)
+    DISPATCHER.wait_with(jax.effects_barrier)
     event, place = TRACED.on_clips(1, key), caller()
     if event is not None:
         event.runs = 0
@@ -166,11 +164,12 @@ def report_call(
     def receive(value: Any, *arrays: Any) -> None:
         if event is not None:
             event.runs = (event.runs or 0) + 1
-        observed = ObservedTensors.from_arrays(arrays, [len(part) for part in parts], names)
-        OBSERVER.record(describe(value), replace(observed, place=place))
+        rest, call = map(np.asarray, arrays), describe(value)
+        gradients, results, of_weights = ([next(rest) for _ in part] for part in parts)
+        rows = rows_of(call, gradients, of_weights, names)
+        record_call(call, rows, place, results=[*map(OUTPUT.copy, results)])
 
-    needs = OBSERVER.needs()
-    parts = (before, after if needs.results else (), weights if needs.leaves else ())
+    parts = (before, after if OUTPUT.stores_results else (), weights if OUTPUT.norms else ())
     arrays = [array for part in parts for array in part]
     receive_call = REPORT_CALL.guarded(receive)
     if isinstance(threshold, jax.Array):
