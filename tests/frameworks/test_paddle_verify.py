@@ -10,7 +10,6 @@ from support.port.verify_pairs import (
     TORCH,
     called_names,
     cause_kinds,
-    check_resync,
     largest_ulps,
     needs_torch,
     verify_as_json,
@@ -130,8 +129,3 @@ def test_clips_of_paddle_are_recorded_in_dygraph_and_in_static_programs(
     assert called_names(data, "old") == {f"paddle.{call}"}
     assert all(len(step["old"]) == 1 for step in data["steps"])
     assert largest_ulps(data, "tensors") <= 64
-
-
-@pytest.mark.nightly
-def test_weights_are_copied_into_the_parameters_of_a_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check_resync(tmp_path, capsys, GLOBAL.replace("0.25", "0.26"))

@@ -11,10 +11,8 @@ from support.port.verify_pairs import (
     TORCH,
     called_names,
     cause_kinds,
-    check_resync,
     largest_ulps,
     needs_torch,
-    run_verify,
     verify_as_json,
 )
 
@@ -170,18 +168,3 @@ def test_clips_are_recorded_eagerly_in_graphs_and_in_sessions(
     assert called_names(data, "old") == {call}
     assert all(len(step["old"]) == 1 for step in data["steps"])
     assert largest_ulps(data, "tensors") <= 64
-
-
-@pytest.mark.nightly
-def test_weights_are_copied_into_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check_resync(tmp_path, capsys, tape(ALL, "@tf.function").replace("0.25", "0.26"))
-
-
-@pytest.mark.nightly
-def test_weights_are_copied_into_the_variables_of_a_keras_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    new = KERAS.replace("CLIP", "global_clipnorm=0.5").replace("0.25", "0.26")
-    check_resync(tmp_path, capsys, new.replace("net.get_weights()", "net.trainable_variables"))
-    assert run_verify(tmp_path, new, new, "--resync") == 2
-    assert "the function yields an object of type ndarray, and this object might be a copy" in capsys.readouterr().err

@@ -55,7 +55,6 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         default=0.0,
     )
-    verify.add_argument("--resync", help="after each step, copy the weights of OLD into NEW", action="store_true")
     verify.add_argument(
         "--out", help="keep both recordings and all tensors in this directory", type=Path, metavar="DIR"
     )
@@ -109,9 +108,8 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     weights = read_weights(options.weights, scratch / "weights")
     batches = read_batches(options.batches, options.steps)
     out = run.make_directory(options.out) if options.out else scratch
-    resync = {**(names or {})} if options.resync else None
     steps = len(batches)
     with progress({"old": steps, "new": steps}) as advance:
-        runs = run.run([old, new], weights, batches, out, options.timeout, resync=resync, advance=advance)
+        runs = run.run([old, new], weights, batches, out, options.timeout, advance=advance)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
     return compare_steps(*runs, weights=tensors, steps=steps, names=names, max_ulp=options.max_ulp)

@@ -40,8 +40,6 @@ class Verification:
     calls: Sequence[Mapping[str, int]]
     """{function: number of clip calls} for each run."""
 
-    resynced: bool = False
-
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
     """(run, function, number of calls) for clip calls on tensors that are not gradients."""
 
@@ -89,7 +87,6 @@ def compare_steps(
         [each.run for each in recordings if each.unclipped],
         max_ulp,
         [Counter(line.call for line in each.lines) for each in recordings],
-        resynced=any(output.resynced is not None for output in new.outputs),
         not_gradients=[(each.run, *item) for each in recordings for item in each.not_gradients.items()],
     )
 

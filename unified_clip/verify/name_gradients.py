@@ -37,7 +37,7 @@ class NameMatcher:
     def __init__(self, run: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
         now, before = run.output_at(step, steps), run.output_at(step - 1, steps)
         self.gradients = (now.gradients if now else None) or {}
-        self.weights = before.next_parameters if before else weights if step == 1 else {}
+        self.weights = before.parameters if before else weights if step == 1 else {}
         parameters = self.weights or run.outputs[-1].parameters
         self._shapes = {name: sorted_shape(tensor.shape) for name, tensor in parameters.items()}
         self._columns = {name: _columns(tensor.shape) for name, tensor in parameters.items()}

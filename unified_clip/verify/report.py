@@ -69,8 +69,6 @@ def sentences(result: Verification) -> list[str]:
         "were not compared."
         for run, call, count in result.not_gradients
     ]
-    if result.resynced:
-        lines.append(f"At each step, {result.new.script} began with the same weights as {result.old.script}.")
     lines += [
         *_without_clip(result),
         *_stages(result),
@@ -207,7 +205,6 @@ def as_data(result: Verification) -> dict[str, Any]:
         "new": str(result.new.script),
         "same": result.is_same,
         "max_ulp": result.max_ulp,
-        "resynced": result.resynced,
         "steps": [_step_data(row, result.max_ulp) for row in result.rows],
         "not_gradients": [{"side": run.script.side, "call": call, "count": n} for run, call, n in result.not_gradients],
         "without_clip": result.without_clip,

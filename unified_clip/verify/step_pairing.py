@@ -134,7 +134,7 @@ class StepPairing:
     def _before(self, step: int) -> Sequence[Values]:
         if step == 1 or not self.yields_each_step:
             return self.initial
-        return [self._values(side, step - 1, at_the_next=True) for side in (0, 1)]
+        return [self._values(side, step - 1) for side in (0, 1)]
 
     def orders(self) -> dict[str, str]:
         """Compare the axes of each weight after the first step.
@@ -173,11 +173,9 @@ class StepPairing:
             return {}, {}
         return self._before(step)[side], self._values(side, step)
 
-    def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
+    def _values(self, side: int, step: int) -> dict[str, Float64s]:
         output = self.runs[side].output_at(step, self._steps)
-        if output is None:
-            return {}
-        return _values(output.next_parameters if at_the_next else output.parameters)
+        return {} if output is None else _values(output.parameters)
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
         others = {**self.names, **{new: old for old, new in self.names.items()}}

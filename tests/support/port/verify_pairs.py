@@ -111,12 +111,3 @@ def called_names(data: Mapping[str, Any], side: str) -> set[str]:
 
 def largest_ulps(data: Mapping[str, Any], stage: str) -> float:
     return max(step[stage]["ulps"] for step in data["steps"])
-
-
-def check_resync(directory: Path, capsys: pytest.CaptureFixture[str], new: str) -> None:
-    old = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
-    data = verify_as_json(directory, capsys, old, new, "--max-ulp", "64", "--resync")
-    assert data["resynced"]
-    assert all("norm" not in step["differs"] and "tensors" not in step["differs"] for step in data["steps"])
-    assert all(step["update"]["relative"] == pytest.approx(1 - 0.25 / 0.26, rel=1e-3) for step in data["steps"])
-    assert data["findings"][0]["mistake"] == "another learning rate"

@@ -60,6 +60,19 @@ def test_updates_that_differ_after_equal_clips_have_a_cause(
     assert values(data, mistake) == expected
 
 
+def test_a_mistake_at_a_later_step_is_named_beside_one_at_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runs train apart from the first step on, and each run still shows its own threshold."""
+    late = GLOBAL.replace("in batches:", "in batches:\n        number = locals().get('number', 0) + 1")
+    late = late.replace("grads, 0.5)", "grads, 0.5 if number < 3 else 0.25)").replace(
+        "np.float32(0.25)", "np.float32(0.5)"
+    )
+    data = verify_as_json(tmp_path, capsys, GLOBAL, late)
+    found = [(each["step"], each["mistake"], each["a"], each["b"]) for each in data["findings"]]
+    assert found == [(1, "another learning rate", 0.25, 0.5), (3, "another threshold", 0.5, 0.25)]
+
+
 def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sometimes = NUMPY.replace("for batch in batches:", "for index, batch in enumerate(batches):").replace(
         "CLIP", "grads = grads if index % 2 else uc.clip_by_global_norm(grads, 0.5)[0]"

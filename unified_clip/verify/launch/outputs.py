@@ -23,8 +23,6 @@ ENDED = "ended.json"
 OUTPUT = "{}.safetensors"
 """The file name of one step's output. The file gets this name only when its content is complete."""
 
-RESYNCED = "{}.resynced.safetensors"
-
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The parts of the tuple that a training step yields. Only the parameters are required."""
 
@@ -89,12 +87,6 @@ class StepOutput:
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
     unclipped: Mapping[str, Dense] | None
-    resynced: Mapping[str, Dense] | None = None
-    """The parameters after `--resync` has copied the weights of the old script, or None without `--resync`."""
-
-    @property
-    def next_parameters(self) -> Mapping[str, Dense]:
-        return self.parameters if self.resynced is None else self.resynced
 
 
 @dataclass(frozen=True)
@@ -138,8 +130,7 @@ def read_outputs(script: Script, out: Path, steps: int) -> ScriptRun:
 def _step_output(out: Path, number: int) -> StepOutput:
     parts = read_parts(out / OUTPUT.format(number))
     parameters, gradients, unclipped = (parts.get(part) for part in OUTPUT_PARTS)
-    resynced = out / RESYNCED.format(number)
-    return StepOutput(parameters or {}, gradients, unclipped, safetensors.load(resynced) if resynced.exists() else None)
+    return StepOutput(parameters or {}, gradients, unclipped)
 
 
 def read_parts(path: Path) -> dict[str, dict[str, Dense]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from ..errors import VerifyError, WorkerError
 from .input_files import Arrays, Batches
 from .outputs import OUTPUT, ScriptRun, read_outputs
 from .script import Script
-from .worker import NAMES
 
 
 def make_directory(path: Path) -> Path:
@@ -39,17 +37,13 @@ def run(
     out: Path,
     timeout: float,
     *,
-    resync: Mapping[str, str] | None = None,
     advance: Advance = unseen,
 ) -> list[ScriptRun]:
-    """resync: {old name: new name} from `--map`, or None to copy no weights."""
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
         np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
         by_step = {f"{step}/{name}": each for step, batch in enumerate(batches, 1) for name, each in batch.items()}
         np.savez(scratch.path / "batches.npz", **by_step)  # type: ignore[arg-type]
-        if resync is not None:
-            atomic_files.write(scratch.path / NAMES, json.dumps(resync))
         for script in scripts:
             (out / script.side).mkdir()
         started = [stack.enter_context(_start(script, scratch, out / script.side)) for script in scripts]
@@ -65,15 +59,7 @@ def run(
 
         for script, worker in zip(scripts, started, strict=True):
             _check_end(script, worker.wait(max(0.0, until - time.monotonic()), poll), timeout)
-    runs = []
-    for script in scripts:
-        runs.append(read_outputs(script, out / script.side, len(batches)))
-        if resync is not None and not runs[-1].yields:
-            raise VerifyError(
-                f"--resync copies weights after each step, but {script} returns only after the last step. Yield "
-                "(parameters, gradients) after each step, or remove --resync."
-            )
-    return runs
+    return [read_outputs(script, out / script.side, len(batches)) for script in scripts]
 
 
 def _check_end(script: Script, end: workers.Exit, timeout: float) -> None:

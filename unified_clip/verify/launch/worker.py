@@ -1,21 +1,19 @@
 """Run a training step and record it: `python -X faulthandler -m unified_clip.verify.launch.worker FILE NAME JOB OUT`.
 
-JOB has `weights.npz`, `batches.npz` and, with --resync, `names.json`. The worker writes these files to OUT:
+JOB has `weights.npz` and `batches.npz`. The worker writes these files to OUT:
 
 - `recording.jsonl` and the files of the recorded gradients
 - `N.safetensors`: the output after step N
-- `N.resynced.safetensors`, with --resync: the parameters at the start of step N + 1
 - `ended.json`: the number of outputs, or an error message
 """
 
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from ...tensors.types import densify
 from ..errors import InvalidStepError
 from .outputs import ENDED, store_output
 
-RECORDING, NAMES = "recording.jsonl", "names.json"
+RECORDING = "recording.jsonl"
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -53,13 +51,12 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
     recording.stores_results = True
     HOOKS.switch(True)  # before the file imports a framework
     function = _function(file, name)
-    resync = _resync(job, out, function)
     count = 0
     with warnings.catch_warnings(), recording:
         warnings.filterwarnings("ignore", ".*No clip calls were recorded", unified_clip.ClipWarning)
         result = function(weights, batches)
         yields = inspect.isgenerator(result)
-        for count, output in enumerate(_yielded(result, recording, resync) if yields else [result], start=1):
+        for count, output in enumerate(_yielded(result, recording) if yields else [result], start=1):
             recording.wait()
             tensors, loss = _split_loss(output)
             store_output(out, count, tensors)
@@ -115,27 +112,14 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-Resync = Callable[[int, Any], Mapping[str, Any] | None]
-
-
-def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:
-    sent = None
-    for step in itertools.count(1):
+def _yielded(generator: Generator[Any, Any, Any], recording: Recording) -> Iterator[Any]:
+    while True:
         recording.next_step()
         try:
-            output = generator.send(sent)
+            output = next(generator)
         except StopIteration:
             return
         yield output
-        sent = resync(step, output) if resync else None
-
-
-def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None:
-    if out.name == "old" or not (job / NAMES).exists():
-        return None
-    from .resync import weight_copier  # its imports take as long as a short training step
-
-    return weight_copier(out, json.loads(atomic_files.read_text(job / NAMES)), function)
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
