@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from ..recorder.lines import unique_name
 from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
+from ..tensors.samples import Sample, order_of
 
 PARALLEL = 1e-4
 """The clipped sample of a gradient is a multiple of the unclipped one, up to this fraction."""
@@ -112,7 +115,7 @@ def find_owners(line: RecordedCall, steps: Sequence[tuple[Network, OptimizerStep
     """Return {name of the gradient in the call: parameter}.
 
     A gradient with only a position as its name, or with a name that several networks have, belongs to the parameter
-    whose gradient at the step is a multiple of it.
+    whose gradient at the step is a multiple of it, or whose weight is the same.
     """
     if not line.parameters:
         return {ALL: ALL}
@@ -122,7 +125,8 @@ def find_owners(line: RecordedCall, steps: Sequence[tuple[Network, OptimizerStep
     for own, gradient in line.parameters.items():
         named = [network.names[own] for network, _ in steps if own in network.names]
         candidates = named if len(named) > 1 else [*free] if own.isdecimal() else []
-        chosen = [each for each in candidates if each in free and _is_multiple(gradient, free[each])]
+        near = {each: at_step for each in candidates if (at_step := free.get(each)) is not None}
+        chosen = [*match_gradients([({own: gradient}, near)]).values()]
         # a gradient of another shape than all free parameters belongs to none that is trained
         may_be_trained = any(each is None or each.shape == gradient.shape for each in free.values())
         owner = next(iter(chosen or named), None if own.isdecimal() and has_tensors and may_be_trained else own)
@@ -136,10 +140,67 @@ def find_owners(line: RecordedCall, steps: Sequence[tuple[Network, OptimizerStep
     return known
 
 
-def _is_multiple(gradient: Parameter, at_step: Parameter | None) -> bool:
-    if at_step is None or gradient.shape != at_step.shape or gradient.sample is None or at_step.sample is None:
-        return False
-    a, b = (np.array(each.sample) for each in (gradient, at_step))
-    size = float(a @ a)
-    factor = float(a @ b) / size if size else 0.0
-    return bool(np.abs(b - factor * a).max(initial=0.0) <= PARALLEL * np.abs(b).max(initial=0.0))
+Gradients = Mapping[str, Parameter]
+
+
+def match_gradients(calls: Sequence[tuple[Gradients, Gradients]]) -> dict[str, str]:
+    """Return {gradient of a call: gradient at the step} for those with the same elements up to a factor, or with the
+    same weight. The best matches come first.
+
+    calls: The gradients of a call, and those at the step. Further ones are of the same call at other steps, and break
+        ties, such as between weights that all begin with 0.
+    """
+    (gradients, at_step), *others = calls
+    found = [(_likeness(gradients[own], at_step[name]), own, name) for own in gradients for name in at_step]
+    ties = Counter((likeness, place, each) for likeness, *both in found for place, each in enumerate(both))
+
+    def certainty(candidate: tuple[Likeness, str, str]) -> tuple[object, ...]:
+        likeness, own, name = candidate
+        is_tied = max(ties[likeness, 0, own], ties[likeness, 1, name]) > 1
+        fits = [sum(_likeness(left[own], right[name])) for left, right in others if is_tied and name in right]
+        last, parts = (re.split(r"[./:]", each) for each in (own, name))
+        return likeness, sum(fits), last[-len(parts) :] == parts  # "net/bn/beta" fits "bn.beta"
+
+    known: dict[str, str] = {}
+    for _, own, name in sorted((each for each in found if each[0]), key=certainty, reverse=True):
+        if own not in known and name not in known.values():
+            known[own] = name
+    return known
+
+
+Likeness = tuple[bool, ...]
+
+
+def _likeness(gradient: Parameter, at_step: Parameter) -> Likeness:
+    """Return what shows that a gradient belongs to one at a step, or () if nothing does."""
+    if without_ones(gradient.shape) != without_ones(at_step.shape):
+        return ()
+    own, other = (_sample(each.shape, each.sample) for each in (gradient, at_step))
+    weight, other_weight = (_sample(each.shape, each.weight_sample) for each in (gradient, at_step))
+    is_multiple, has_weight = own is not None and other is not None and _is_multiple(own, other), False
+    is_constant = own is not None and other is not None  # many weights begin with 0 or 1, which proves nothing
+    if weight is not None and other_weight is not None:
+        has_weight = order_of(weight, other_weight) in ("same", "transposed")
+        is_constant &= bool(np.ptp(weight.elements) == 0)
+    if not is_multiple and (is_constant or not has_weight):
+        return ()
+    return is_multiple, has_weight, math.isclose(gradient.norm, at_step.norm, rel_tol=PARALLEL)
+
+
+def without_ones(shape: Sequence[int | None]) -> list[str]:
+    """Return what a shape and that of the transposed weight have in common."""
+    return sorted(str(length) for length in shape if length != 1)
+
+
+def _sample(shape: Sequence[int | None], elements: Sequence[float] | None) -> Sample | None:
+    lengths = [length for length in shape if length is not None]
+    return Sample(lengths, np.array(elements)) if elements is not None and len(lengths) == len(shape) else None
+
+
+def _is_multiple(gradient: Sample, at_step: Sample) -> bool:
+    for a, b in gradient.pairings(at_step):
+        size = float(a @ a)
+        factor = float(a @ b) / size if size else 0.0
+        if np.abs(b - factor * a).max(initial=0.0) <= PARALLEL * np.abs(b).max(initial=0.0):
+            return True
+    return False

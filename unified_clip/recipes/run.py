@@ -383,7 +383,9 @@ def _undo_late_clips(steps: Sequence[ParameterStep]) -> None:
 
 
 def _add_updates(steps: Sequence[ParameterStep]) -> None:
-    for step, later in itertools.pairwise(steps):
+    """Only `verify` records updates, and leaves out those that are unknown, although it has the weights."""
+    has_updates = any(step.update is not None for step in steps)
+    for step, later in () if has_updates else itertools.pairwise(steps):
         if (
             step.update is None
             and step.weight is not None

@@ -24,7 +24,8 @@ def compare_weights(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
     if others:
         names = names_text([pair.name for pair in others])
         sentence = f"the weights of {names} differ before the first step. Load the same weights into both models"
-        yield Finding(1, "other initial weights", "initial weights", "", "", sentence)
+        moved = [a.shape(pair.old[0]) or () for pair in others if a.shape(pair.old[0]) != b.shape(pair.new[0])]
+        yield Finding(1, "other initial weights", "initial weights", "", "", sentence, kernel_hint(moved))
     if reshaped := [pair for pair in pairs if pair.order == "reshaped"]:
         names = names_text([pair.name for pair in reshaped])
         sentence = f"the shapes of the weights {names} are transposed, but not the order of their elements"

@@ -17,12 +17,11 @@ from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import GROWTH, ROUNDING, distance, single, ulps_at
 from .explanation import FACTS, explain
 from .launch.outputs import ScriptRun
-from .name_gradients import Parameters
 from .named_recording import NormalizedRecording
-from .normalize import as_run, normalize, not_loaded_by
+from .normalize import as_run, name_gradients, not_loaded_by, read
 from .rejections import oriented, reject_changing_outputs, reject_unpaired, reject_without_clip
 from .step_comparison import Number, Sensitivity, StepComparison, TensorComparison
-from .step_pairing import StepPairing, sorted_distances, without_noise
+from .step_pairing import Parameters, StepPairing, sorted_distances, without_noise
 
 
 @dataclass(frozen=True)
@@ -64,19 +63,22 @@ def compare_steps(
 ) -> Verification:
     for run in (old, new):
         reject_changing_outputs(run)
-    pairing = StepPairing(old, new, weights, steps, oriented(old, new, names or {}))
+    recordings = read(old, steps), read(new, steps)
+    pairing = StepPairing(*recordings, weights, oriented(old, new, names or {}))
     reject_unpaired(old, new, weights, pairing.names, pairing.axes)
-    recordings = normalize(old, weights, steps), normalize(new, weights, steps)
+    for each in recordings:
+        name_gradients(each)
     reject_without_clip(*recordings)
     rows = list(_rows(pairing, recordings, steps))
     labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # file names without directories
     labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
-    others: list[list[str]] = [[], []]
+    orders = [*pairing.names], [*pairing.names.values()]
+    left, right = map(as_run, recordings, orders, labels)
     if any(row.beyond_rounding(max(max_ulp, ROUNDING)) for row in rows):
-        others = [not_loaded_by(each, pairing, side, steps) for side, each in enumerate(recordings)]
-    others = [[], []] if all(others) else others  # then the scripts can begin with the same weights
-    left, right = (as_run(recordings[side], pairing, side, steps, labels[side], others[side]) for side in (0, 1))
-    findings = explain(pairing, recordings, (left, right), rows, max_ulp)
+        others = [not_loaded_by(*each) for each in zip(recordings, (left, right), strict=True)]
+        if not all(others):  # otherwise, the scripts can begin with the same weights
+            left, right = map(as_run, recordings, orders, labels, others)
+    findings = explain(pairing, (left, right), rows, max_ulp)
     return Verification(
         old,
         new,
@@ -100,8 +102,8 @@ def _rows(
     sensitivity, noise, allowed = Sensitivity(), set[str](), float(ROUNDING)
     for step in range(1, steps + 1):
         clips = [_clips_of(each.at(step)) for each in recordings]
-        noise = pairing.noise(step, recordings, noise)
-        every = list(pairing.gradients(step, recordings))
+        noise = pairing.noise(step, noise)
+        every = list(pairing.gradients(step))
         sensitivity.add(every)
         gradients = [pair for pair in every if pair.name not in noise]
         updates = list(without_noise(list(pairing.updates(step)), noise))

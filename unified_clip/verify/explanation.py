@@ -10,10 +10,8 @@ from ..causes.cause import names_text
 from ..recipes.compare import compare_recipes
 from ..recipes.finding import Finding
 from ..recipes.run import Run
-from ..recipes.weights import kernel_hint
 from ..recording.rounding import ROUNDING
 from ..tensors.arithmetic import FORMATS
-from .named_recording import NormalizedRecording
 from .step_comparison import StepComparison
 from .step_pairing import StepPairing, coarsest_ulp
 
@@ -29,7 +27,6 @@ NARROW = 0.1
 
 def explain(
     pairing: StepPairing,
-    recordings: Sequence[NormalizedRecording],
     runs: tuple[Run, Run],
     rows: Sequence[StepComparison],
     max_ulp: float,
@@ -44,8 +41,7 @@ def explain(
             return dtypes
         # what differs at an earlier step explains what differs later
         found = [each for each in found if each.step <= beyond.step]
-        found = list(_of_weights(pairing)) or found
-        found = found or list(_of_updates(beyond, pairing, recordings, runs, limit))
+        found = found or list(_of_updates(beyond, pairing, runs, limit))
         found = found or list(_of_norms(beyond, limit))
     is_different = any(row.differing(max_ulp) for row in rows)
     if not found and is_different and (beyond is not None or not dtypes):
@@ -61,29 +57,9 @@ def _dtypes(pairing: StepPairing) -> list[Finding]:
     return []
 
 
-def _of_weights(pairing: StepPairing) -> Iterator[Finding]:
-    orders = pairing.orders()
-    reshaped, permuted = ([name for name, each in orders.items() if each == kind] for kind in ("reshaped", "permuted"))
-    if names := reshaped or permuted:
-        sentence = f"the weights {names_text(names)} have their axes in an order that no framework uses"
-        if reshaped:
-            sentence = (
-                f"the shapes of the weights {names_text(names)} are transposed, but not the order of their elements"
-            )
-        hint = kernel_hint([pairing.shapes[0][name] for name in names])
-        fix = f"Transpose them, do not reshape them. {hint}".rstrip()
-        yield Finding(1, "untransposed weight", "order of the elements", "", "", sentence, fix)
-
-
-def _of_updates(
-    row: StepComparison,
-    pairing: StepPairing,
-    recordings: Sequence[NormalizedRecording],
-    runs: tuple[Run, Run],
-    limit: float,
-) -> Iterator[Finding]:
+def _of_updates(row: StepComparison, pairing: StepPairing, runs: tuple[Run, Run], limit: float) -> Iterator[Finding]:
     """Find tensors without a gradient, and a factor of all updates that is too near to 1 for the recipes."""
-    tensors = pairing.without_gradient(recordings)
+    tensors = pairing.without_gradient()
     names = [each.parameter for each in row.parameters.update if each.ulps > limit]
     if names and tensors.issuperset(names):
         sentence = f"the tensors that differ have no gradient, so optimizers do not change them: {names_text(names)}"

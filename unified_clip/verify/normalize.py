@@ -2,84 +2,145 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..recipes.optimizers.updates import Step
+from ..recipes.networks import match_gradients, without_ones
+from ..recipes.optimizers.compare import known_steps
 from ..recipes.run import Run
 from ..recorder.clips import NativeCall
+from ..recorder.samples import sample
 from ..recording import runs
 from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
 from ..recording.results import line_of_tensors
-from ..tensors.arithmetic import Float64s
+from ..tensors.arithmetic import Float64s, nearest_float
+from ..tensors.files import safetensors
 from ..tensors.samples import Sample, order_of, sample_of
-from ..tensors.types import Dense
+from ..tensors.types import Dense, encode
 from .initial_weights import not_loaded
 from .launch.outputs import ScriptRun
 from .launch.worker import RECORDING
-from .layouts import closest_axes
-from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
-from .named_recording import NormalizedRecording
-from .step_pairing import StepPairing
+from .named_recording import NormalizedRecording, values
+from .step_pairing import closest_axes, norm_of, parameter_of
 
 BY_HAND = "by hand"
 """Replaces the name of the clip function if a training step clips by its own code."""
 
 SAME_THRESHOLD = 1e-5
+SAME_NORM = 1e-4
+
+Shape = Sequence[int | None]
 
 
-def normalize(run: ScriptRun, weights: Parameters, steps: int) -> NormalizedRecording:
-    """Give each gradient the name of its parameter in the output of the training step.
-
-    Calls on tensors that are not gradients are removed. If a run has no clip calls, they are computed from the
-    gradients that it yields before and after the clip.
-    """
+def read(run: ScriptRun, steps: int) -> NormalizedRecording:
+    """Read a recording, without naming its gradients. If a run has no clip calls, they are computed from the gradients
+    that it yields before and after the clip."""
     recording = runs.read(run.directory / RECORDING)
-    lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
-    result = NormalizedRecording(run, recording)
+    result = NormalizedRecording(run, recording, steps)
+    result.lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
     result.optimizer_steps = list(_distribute_over_steps(recording.optimizer_steps, run, steps))
     result.logged = recording.logged
     if not run.yields:
         result.logged = tuple(each.model_copy(update={"step": steps}) for each in recording.logged)
-    matchers = {step: NameMatcher(run, weights, step, steps) for step in dict.fromkeys(line.step for line in lines)}
-    same_calls = _same_calls(lines)
-    for step, group in itertools.groupby(lines, key=lambda line: line.step):
-        for line in group:
-            others = [(matchers[each.step].weights, each) for each in same_calls[id(line)] if each is not line]
-            match = matchers[step].match(line, run.directory, others)
-            if match is None:
-                result.not_gradients[line.call] += 1
-                continue
-            result.before[step] |= _renamed(stored_gradients(line, run.directory), match)
-            result.clipped[step] |= _renamed(clipped_gradients(line, run.directory), match)
-            result.unclipped |= {step} if match.yields_unclipped else set()
-            result.lines.append(line.model_copy(update={"parameters": _renamed(line.parameters, match)}))
     return result
 
 
-def as_run(
-    result: NormalizedRecording, pairing: StepPairing, side: int, steps: int, name: str, not_loaded: Sequence[str]
-) -> Run:
+def name_gradients(result: NormalizedRecording) -> None:
+    """Give each gradient the name of its parameter in the output of the training step.
+
+    Calls on tensors that are not gradients are removed.
+    """
+    yielded = {step: _yielded(result, step) for step in {line.step for line in result.lines}}
+    lines, same_calls = result.lines, _same_calls(result.lines)
+    result.lines = []
+    for line in lines:
+        others = [(each.parameters, yielded[each.step]) for each in same_calls[id(line)] if each is not line]
+        before, after = stored_gradients(line, result.run.directory), clipped_gradients(line, result.run.directory)
+        clipped = {
+            name: each.model_copy(update={"norm": norm_of(tensor), "sample": sample(tensor)})
+            for name, each in line.parameters.items()
+            if (tensor := after[name].values() if name in after else None) is not None
+        }
+        at_step = yielded[line.step]
+        names = match_gradients([({**line.parameters, **clipped}, at_step), *others])
+        names = names or match_gradients([(line.parameters, at_step)])
+        if line.after and len(line.parameters) == 1 and not names and not _may_be_gradient(line, at_step):
+            result.not_gradients[line.call] += 1
+            continue
+        names |= _by_shape(line, at_step, names)
+        of_parameters = set(names.values())
+        names |= {own: f"{own} of the call" for own in line.parameters if own not in names and own in of_parameters}
+        result.before[line.step] |= _renamed(before, names)
+        result.clipped[line.step] |= _renamed(after, names)
+        norms = [
+            (at_step[name].norm, clipped.get(own), line.parameters[own])
+            for own, name in names.items()
+            if name in at_step
+        ]
+        if line.clipped and not any(each and _agree(norm, each.norm) for norm, each, _ in norms):
+            result.unclipped |= {line.step} if any(_agree(norm, each.norm) for norm, _, each in norms) else set()
+        result.lines.append(line.model_copy(update={"parameters": _renamed(line.parameters, names)}))
+
+
+def _yielded(result: NormalizedRecording, step: int) -> dict[str, Parameter]:
+    """Return the yielded gradients of a step, with the weights before it."""
+    gradients, weights = result.yielded(step) or {}, result.weights_before(step)
+    first = result.run.outputs[0].parameters
+    return {name: parameter_of(each.shape, gradients.get(name), weights.get(name)) for name, each in first.items()}
+
+
+def _may_be_gradient(line: RecordedCall, at_step: Mapping[str, Parameter]) -> bool:
+    if line.is_gradient is not None:
+        return line.is_gradient
+    (own,) = line.parameters.values()
+    has_shape = any(without_ones(own.shape) == without_ones(each.shape) for each in at_step.values())
+    return has_shape and (line.rule != "value" or all(math.isnan(each.norm) for each in at_step.values()))
+
+
+def _by_shape(line: RecordedCall, at_step: Mapping[str, Parameter], known: Mapping[str, str]) -> dict[str, str]:
+    """Pair gradients with the only parameter of their shape, or of their columns: sparse gradients have some rows."""
+    rest = {own: each.shape for own, each in line.parameters.items() if own not in known}
+    free = {name: each.shape for name, each in at_step.items() if name not in known.values()}
+    found: dict[str, str] = {}
+    keys: Sequence[Callable[[Shape], object]] = (without_ones, lambda shape: shape[1:] or None)
+    for key in keys:
+        both = [
+            (own, name)
+            for own in rest.keys() - found
+            for name in free.keys() - set(found.values())
+            if key(rest[own]) == key(free[name]) is not None
+        ]
+        counts = [Counter(pair[side] for pair in both) for side in (0, 1)]
+        found |= {own: name for own, name in both if counts[0][own] == counts[1][name] == 1}
+    return found
+
+
+def _agree(norm: float, other: float) -> bool:
+    return math.isclose(norm, other, rel_tol=SAME_NORM) or (math.isnan(norm) and math.isnan(other))
+
+
+def as_run(result: NormalizedRecording, order: Sequence[str], name: str, not_loaded: Sequence[str] = ()) -> Run:
     """Return the run that the engine compares: the clip calls, and for each step the tensors that the script yields.
 
+    order: The order of the parameters, which is that of the paired ones in the other run.
     not_loaded: The parameters that do not begin with the values of --weights.
     """
-    lines = [_in_layout_of_output(line, result, pairing, side) for line in result.lines]
+    lines = [_in_layout_of_output(line, result) for line in result.lines]
     # the clips of one step tell the networks apart, and not in which order they are trained
-    place_of = {name: place for place, names in enumerate(pairing.names.items()) for name in names[side : side + 1]}
+    place_of = {each: place for place, each in enumerate(order)}
     groups = sorted(_networks(lines), key=lambda group: min(place_of.get(name, len(place_of)) for name in group))
     grouped = {each for group in groups for each in group}
     found = []
-    for step in range(1, steps + 1):
+    for step in range(1, result.steps + 1):
         recorded = [each for each in result.optimizer_steps if each.step == step]
         earlier = sum(line.step < step for line in result.recorded.lines)
         is_late = bool(recorded) and all(each.calls <= earlier for each in recorded)
-        tensors = _tensors(result, pairing, side, step, not_loaded, is_late=is_late)
+        tensors = _tensors(result, step, not_loaded, is_late=is_late)
         calls = sum(line.step < step if is_late else line.step <= step for line in lines)
         if is_late:  # the script yields what its late clip returns, and the optimizer got what the clip gets
             for name, each in (item for line in lines if line.step == step for item in line.parameters.items()):
@@ -97,25 +158,17 @@ def as_run(
     return Run(result.recorded.model_copy(update=update))
 
 
-def not_loaded_by(result: NormalizedRecording, pairing: StepPairing, side: int, steps: int) -> list[str]:
+def not_loaded_by(result: NormalizedRecording, run: Run) -> list[str]:
     """Return the parameters that do not begin with the values of --weights, as the recording or the updates show."""
     early = min((each.calls for each in result.optimizer_steps), default=0)  # the clips before the first update
     if early and not result.not_gradients:
-        before, _ = pairing.weights_of(side, 1)
+        before, _ = result.weights_of(1)
         recorded = {name: each for line in result.lines[:early] for name, each in line.parameters.items()}
         if changed := [name for name in recorded if name in before and _is_other(recorded[name], before[name])]:
             return changed
-    found: list[Step] = []
-    for step in range(1, steps + 1):
-        gradients = pairing.gradients_of(side, step, result.unclipped, result.clipped, result.before)
-        before, after = pairing.weights_of(side, step)
-        names = [name for name, each in gradients.items() if name in before and before[name].shape == each.shape]
-        if found and [*found[0].gradients] != names:
-            return []
-        updates = {name: after[name] - before[name] for name in names}
-        sampled = [{name: sample_of(each[name]).elements for name in names} for each in (gradients, before, updates)]
-        found.append(Step(*sampled))
-    return not_loaded(found)
+    if {len(steps) for steps in run.parameters.values()} != {result.steps}:
+        return []
+    return not_loaded(known_steps(run, {name: name for name in run.parameters}))
 
 
 def _is_other(recorded: Parameter, weight: Float64s) -> bool:
@@ -124,11 +177,9 @@ def _is_other(recorded: Parameter, weight: Float64s) -> bool:
     return order_of(Sample(weight.shape, np.array(recorded.weight_sample)), sample_of(weight)) == "other"
 
 
-def _in_layout_of_output(
-    line: RecordedCall, result: NormalizedRecording, pairing: StepPairing, side: int
-) -> RecordedCall:
+def _in_layout_of_output(line: RecordedCall, result: NormalizedRecording) -> RecordedCall:
     """A script can yield the transpose of what it clips."""
-    gradients = pairing.gradients_of(side, line.step, result.unclipped, result.clipped, result.before)
+    gradients = result.gradients(line.step)
     changed = {}
     for name, each in line.parameters.items():
         target, stored = gradients.get(name), result.before.get(line.step, {}).get(name)
@@ -137,15 +188,15 @@ def _in_layout_of_output(
         axes = closest_axes(_direction(target), _direction(stored.values())) if stored else None
         if axes == tuple(range(target.ndim)):
             continue
-        sample = None if stored is None or axes is None else _sample(stored.values().transpose(axes))
+        elements = None if stored is None or axes is None else tuple(sample(stored.values().transpose(axes)))
         shape = each.shape if axes is None else target.shape
-        changed[name] = each.model_copy(update={"shape": shape, "sample": sample, "weight_sample": None})
+        changed[name] = each.model_copy(update={"shape": shape, "sample": elements, "weight_sample": None})
     return line.model_copy(update={"parameters": {**line.parameters, **changed}}) if changed else line
 
 
 def _direction(gradient: Float64s) -> Float64s:
     """A clip changes the size of a gradient, and keeps its direction."""
-    norm = _norm(gradient)
+    norm = norm_of(gradient)
     return gradient / norm if norm and math.isfinite(norm) else gradient
 
 
@@ -165,40 +216,16 @@ def _common_settings(steps: Sequence[OptimizerStep]) -> dict[str, Any]:
 
 
 def _tensors(
-    result: NormalizedRecording,
-    pairing: StepPairing,
-    side: int,
-    step: int,
-    not_loaded: Sequence[str],
-    *,
-    is_late: bool,
+    result: NormalizedRecording, step: int, not_loaded: Sequence[str], *, is_late: bool
 ) -> dict[str, Parameter]:
-    gradients = pairing.gradients_of(side, step, result.unclipped, result.clipped, result.before)
+    gradients = result.gradients(step)
     if is_late and step in result.before:  # the step gets what the clip gets later
-        gradients = {name: dense.values() for name, dense in result.before[step].items()}
-    before, after = pairing.weights_of(side, step)
-    found = {}
-    for name, gradient in gradients.items():
-        fields: dict[str, Any] = {"shape": gradient.shape, "norm": _norm(gradient), "sample": _sample(gradient)}
-        weight, later = before.get(name), after.get(name)
-        if step == 1 and name in not_loaded:  # the weight was about the one after the step
-            weight, later = later, None
-        if weight is not None and weight.shape == gradient.shape:
-            fields |= {"weight": _norm(weight), "weight_sample": _sample(weight)}
-            if later is not None and later.shape == gradient.shape:
-                fields["update_sample"] = _sample(later - weight)
-        found[name] = Parameter(**fields)
-    return found
-
-
-def _norm(array: Float64s) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        norm = float(np.linalg.norm(array.reshape(-1)))
-    return norm if not math.isnan(norm) else math.nan
-
-
-def _sample(array: Float64s) -> tuple[float, ...]:
-    return tuple(sample_of(array).elements.tolist())
+        gradients = values(result.before[step])
+    before, after = result.weights_of(step)
+    if step == 1:  # weights that were not loaded were about those after the step
+        before = {name: after[name] if name in not_loaded else each for name, each in before.items()}
+        after = {name: each for name, each in after.items() if name not in not_loaded}
+    return {name: parameter_of(each.shape, each, before.get(name), after.get(name)) for name, each in gradients.items()}
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
@@ -242,10 +269,8 @@ def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]
     )
     lines = together if all(line.known_coefs() for line in together) else per_tensor
     threshold = _threshold(lines)
-    for (_, (names, tensors, _)), line in zip(observed, lines, strict=True):
-        samples = {name: _sample(each.values()) for name, each in zip(names, tensors, strict=True)}
-        parameters = {name: each.model_copy(update={"sample": samples[name]}) for name, each in line.parameters.items()}
-        yield line.model_copy(update={"threshold": threshold, "parameters": parameters})
+    for line in lines:
+        yield line.model_copy(update={"threshold": threshold})
 
 
 def _threshold(lines: Sequence[RecordedCall]) -> float | None:
@@ -257,5 +282,43 @@ def _threshold(lines: Sequence[RecordedCall]) -> float | None:
     return float(f"{results[0]:.5g}")
 
 
-def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
-    return {match.names.get(name, name): entry for name, entry in table.items()}
+def _renamed(table: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): entry for name, entry in table.items()}
+
+
+# -- the stored tensors of a call
+
+
+def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
+    """Return {recorded name: gradient after the call}, or {} if the recording has no gradients."""
+    if line.after:
+        return safetensors.load(directory / line.after)
+    if not (stored := stored_gradients(line, directory)):
+        return {}
+    if line.rule == "value" and isinstance(line.threshold, tuple):
+        return {name: _bounded(tensor, *line.threshold) for name, tensor in stored.items()}
+    coefs = zip(line.parameters, _coefficients(line), strict=False)
+    return {name: _product(stored[name], coef) for name, coef in coefs if name in stored}
+
+
+def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
+    """Sparse gradients are never stored."""
+    return safetensors.load(directory / line.gradients) if line.gradients else {}
+
+
+def _coefficients(line: RecordedCall) -> list[float]:
+    count = len(line.parameters)
+    coefs = line.known_coefs() * count if line.rule == "global" else line.known_coefs()
+    return coefs if len(coefs) == count and line.rule in ("global", "each") else []
+
+
+def _product(tensor: Dense, coef: float) -> Dense:
+    if tensor.dtype == "float64":
+        return encode(tensor.values() * coef, tensor.dtype)
+    product = (tensor.values() * float(np.float32(coef))).astype(np.float32)
+    return encode(product.astype(np.float64), tensor.dtype)
+
+
+def _bounded(tensor: Dense, low: float, high: float) -> Dense:
+    bounds = [nearest_float(bound, tensor.dtype) for bound in (low, high)]
+    return encode(np.clip(tensor.values(), bounds[0], bounds[1]), tensor.dtype)

@@ -9,8 +9,8 @@ from ..compare.parameter_names import Names, orient_names
 from ..recording.recorded_run import OptimizerStep
 from .errors import VerifyError
 from .launch.outputs import ScriptRun
-from .name_gradients import Parameters
 from .named_recording import NormalizedRecording
+from .step_pairing import Parameters
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
 """The names of the frameworks' optimizers begin with one of these prefixes."""

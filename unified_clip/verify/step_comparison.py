@@ -12,8 +12,7 @@ from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import GROWTH, ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Stage
-from .cause_limits import STORAGE_ULPS
-from .step_pairing import ParameterDistance, TensorPair, greatest_of
+from .step_pairing import STORAGE_ULPS, ParameterDistance, TensorPair, greatest_of
 
 
 class Number(NamedTuple):

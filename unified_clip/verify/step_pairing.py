@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..compare.parameter_names import Names
-from ..recorder.samples import axis_orders
+from ..recipes.pairs import pair_parameters
+from ..recipes.run import Run
+from ..recorder.samples import sample
+from ..recording.recorded_run import OptimizerStep, Parameter, RecordedRun
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
-from .cause_limits import RELATIVE_TOLERANCE, STORAGE_ULPS
-from .launch.outputs import ScriptRun
-from .layouts import Values, closest_axes, match_layout, order_of_axes
-from .name_gradients import Parameters
-from .named_recording import NormalizedRecording
+from ..tensors.types import Dense
+from .named_recording import NormalizedRecording, Values, values
+
+Parameters = Mapping[str, Dense]
+
+RELATIVE_TOLERANCE = 1e-3
+
+STORAGE_ULPS = 4
+"""Rounding of a stored parameter can change its update by up to this number of ULP of the parameter."""
 
 GREATEST = 2.0**127
 """Differences between numbers above 2**127 are in ULP of 2**127."""
@@ -42,38 +50,46 @@ class TensorPair(NamedTuple):
 
 
 class StepPairing:
-    def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        self.runs, self._weights, self._steps = (old, new), weights, steps
-        self.yields_each_step = all(run.yields for run in self.runs)
-        first = 1 if self.yields_each_step else steps
-        old_values, new_values = (self._values(side, first) for side in (0, 1))
-        self.shapes = [{name: value.shape for name, value in values.items()} for values in (old_values, new_values)]
-        self.names, self.axes = match_layout(old_values, new_values, names)
-        first_old, first_new = (run.outputs[0].parameters for run in self.runs)
-        self.dtypes = {name: (first_old[name].dtype, first_new[other].dtype) for name, other in self.names.items()}
-        self.initial = [self._initial_values(values) for values in (old_values, new_values)]
+    def __init__(self, old: NormalizedRecording, new: NormalizedRecording, weights: Parameters, names: Names) -> None:
+        """names: {old name: new name} from --map."""
+        self.sides, self._steps = (old, new), old.steps
+        self.yields_each_step = all(side.run.yields for side in self.sides)
+        first = 1 if self.yields_each_step else self._steps
+        first_values = [side.parameters(first) for side in self.sides]
+        self.shapes = [{name: value.shape for name, value in each.items()} for each in first_values]
+        common = {*self.shapes[0]} & {*self.shapes[1]} - {*names, *names.values()}
+        equal = {name: name for name in common if not name.isdecimal()}  # also of other shapes, which is an error
+        found = pair_parameters(Run(_yields_alone(old, first)), Run(_yields_alone(new, first)), {**equal, **names})
+        self.names = {pair.old[0]: pair.new[0] for pair in found if pair.is_single}
+        self.axes = {
+            name: closest_axes(first_values[0][name], first_values[1][other]) for name, other in self.names.items()
+        }
+        outputs = [side.run.outputs[0].parameters for side in self.sides]
+        self.dtypes = {name: (outputs[0][name].dtype, outputs[1][other].dtype) for name, other in self.names.items()}
+        others = {**self.names, **{new: old for old, new in self.names.items()}}
+        for side, each in zip(self.sides, first_values, strict=True):
+            side.initial = dict(_initial(each, weights, others))
 
-    def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
+    def gradients(self, step: int) -> Iterator[TensorPair]:
         """Yield the clipped gradients. If a step does not yield them, use the results of its clip calls.
 
         If both steps yield clipped gradients, a missing gradient is treated as 0.
         """
-        sides, yielded = [], []
-        for recording in recordings:
-            output = recording.run.output_at(step, self._steps)
-            gradients = output.gradients if output and step not in recording.unclipped else None
-            yielded.append(gradients is not None)
-            sides.append(_values(recording.clipped.get(step, {}) if gradients is None else gradients))
-        if all(yielded):
-            self._add_zeros(sides)
-        return self._pair(sides, sides)
+        yielded = [side.yielded(step) for side in self.sides]
+        found = [
+            values(side.clipped.get(step, {})) if own is None else own
+            for side, own in zip(self.sides, yielded, strict=True)
+        ]
+        if None not in yielded:
+            self._add_zeros(found)
+        return self._pair(found, found)
 
-    def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
+    def noise(self, step: int, known: Collection[str]) -> set[str]:
         """Return the parameters whose clipped gradients are at most ROUNDING ULP of the total norm.
 
         In exact arithmetic, these gradients are probably 0. `known` contains the result for the previous step.
         """
-        pairs = list(self.gradients(step, recordings))
+        pairs = list(self.gradients(step))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
         totals = [math.hypot(*side) for side in zip(*norms, strict=True)] if norms else []
         names = set()
@@ -104,16 +120,11 @@ class StepPairing:
             most = max(most, difference / ulp if difference else 0.0)
         return most
 
-    def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
+    def without_gradient(self) -> set[str]:
         """Return the parameters that have a gradient in neither run, such as moving averages."""
-        with_gradient = []
-        for recording, shapes in zip(recordings, self.shapes, strict=True):
-            tables = [output.gradients or {} for output in recording.run.outputs]
-            names = set().union(*tables, *recording.before.values(), *recording.clipped.values())
-            if not names or not names <= shapes.keys():
-                return set()
-            with_gradient.append(names)
-        old, new = with_gradient
+        old, new = (side.trained() for side in self.sides)
+        if not (old and new and old <= self.shapes[0].keys() and new <= self.shapes[1].keys()):
+            return set()
         return {name for name, other in self.names.items() if name not in old and other not in new}
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
@@ -124,86 +135,70 @@ class StepPairing:
 
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the change of each parameter by one step, or by all steps if a function returns only once."""
-        now, before = [self._values(side, step) for side in (0, 1)], self._before(step)
+        now = [side.parameters(step) for side in self.sides]
+        before = [side.weights_before(step) if self.yields_each_step else side.initial for side in self.sides]
         changes = [
-            {name: value - old.get(name, 0.0) for name, value in values.items()}
-            for values, old in zip(now, before, strict=True)
+            {name: value - old.get(name, 0.0) for name, value in each.items()}
+            for each, old in zip(now, before, strict=True)
         ]
         return self._pair(changes, before, now)
-
-    def _before(self, step: int) -> Sequence[Values]:
-        if step == 1 or not self.yields_each_step:
-            return self.initial
-        return [self._values(side, step - 1) for side in (0, 1)]
-
-    def orders(self) -> dict[str, str]:
-        """Compare the axes of each weight after the first step.
-
-        Return {old name: "same", "transposed", as between PyTorch and Keras, "permuted" or "reshaped"}. "reshaped"
-        means that the shapes differ, and the flattened weights are the same.
-        """
-        orders = {}
-        for name, other in self.names.items():
-            both = zip(self.runs, (name, other), strict=True)
-            old, new = (run.outputs[0].parameters[own].values() for run, own in both)
-            axes = self.axes[name]
-            if axes is None or len(axis_orders(old.shape)) < 2:
-                continue
-            nearest = new.transpose(axes)
-            is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, nearest)
-            orders[name] = "reshaped" if is_reshaped else order_of_axes(axes, old.shape, new.shape)
-        return orders
-
-    def gradients_of(
-        self,
-        side: int,
-        step: int,
-        unclipped: Collection[int],
-        clipped: Mapping[int, Parameters],
-        before: Mapping[int, Parameters],
-    ) -> dict[str, Float64s]:
-        """Return the gradients that the optimizer gets: as yielded, or else the results of the clip calls."""
-        output = self.runs[side].output_at(step, self._steps)
-        yielded = output.gradients if output and step not in unclipped else None
-        return _values(clipped.get(step) or before.get(step) or {} if yielded is None else yielded)
-
-    def weights_of(self, side: int, step: int) -> tuple[Values, Values]:
-        """Return the weights before and after a step, in the layout of the side."""
-        if not self.yields_each_step and self._steps > 1:
-            return {}, {}
-        return self._before(step)[side], self._values(side, step)
-
-    def _values(self, side: int, step: int) -> dict[str, Float64s]:
-        output = self.runs[side].output_at(step, self._steps)
-        return {} if output is None else _values(output.parameters)
-
-    def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        others = {**self.names, **{new: old for old, new in self.names.items()}}
-        initial = {}
-        for name, value in values.items():
-            weight = self._weights.get(name) or self._weights.get(others.get(name, name))
-            axes = closest_axes(value, weight.values()) if weight else None
-            if weight and axes is not None:
-                initial[name] = weight.values().transpose(axes)
-        return initial
 
     def _pair(self, sides: Sequence[Values], *references: Sequence[Values]) -> Iterator[TensorPair]:
         for name, other in self.names.items():
             axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
-                both = [(values, own) for pair in references for values, own in zip(pair, (name, other), strict=True)]
-                scale = max(greatest_of(values[own]) for values, own in both if own in values)
+                both = [(each, own) for pair in references for each, own in zip(pair, (name, other), strict=True)]
+                scale = max(greatest_of(each[own]) for each, own in both if own in each)
                 new = sides[1][other].transpose(axes)
                 if new.shape == sides[0][name].shape:  # a clip call may get only the stored rows of a sparse gradient
                     yield TensorPair(name, sides[0][name], new, scale, coarsest_ulp(self.dtypes[name]))
 
 
-def _values(tensors: Parameters) -> dict[str, Float64s]:
-    return {name: dense.values() for name, dense in tensors.items()}
+def _yields_alone(side: NormalizedRecording, step: int) -> RecordedRun:
+    """Return the yielded tensors of a step as a recorded step of an optimizer."""
+    output = side.run.output_at(step, side.steps)
+    gradients = values((output.gradients if output else None) or {})
+    tensors = {
+        name: parameter_of(weight.shape, gradients.get(name), weight) for name, weight in side.parameters(step).items()
+    }
+    alone = OptimizerStep(step=1, optimizer="", settings={}, parameters=tuple(tensors), tensors=tensors)
+    return side.recorded.model_copy(update={"lines": [], "optimizer_steps": (alone,)})
 
 
-def _apart(old: Float64s, new: Float64s) -> float:
-    return float(np.abs(old - new).sum())
+def parameter_of(
+    shape: Sequence[int], gradient: Float64s | None, weight: Float64s | None, later: Float64s | None = None
+) -> Parameter:
+    """later: The weight after the step."""
+    fields: dict[str, Any] = {"shape": shape, "norm": math.nan}
+    if gradient is not None:
+        fields |= {"norm": norm_of(gradient), "sample": sample(gradient)}
+    if weight is not None and weight.shape == tuple(shape):
+        fields |= {"weight": norm_of(weight), "weight_sample": sample(weight)}
+        if later is not None and later.shape == weight.shape:
+            fields["update_sample"] = sample(later - weight)
+    return Parameter(**fields)
+
+
+def norm_of(array: Float64s) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.linalg.norm(array.reshape(-1)))
+
+
+def closest_axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
+    """Return the order of the axes of `new` that gives about `old`, or None if no order gives its shape."""
+    orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
+    return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)
+
+
+def _initial(first: Values, weights: Parameters, others: Mapping[str, str]) -> Iterator[tuple[str, Float64s]]:
+    """Yield the tensors of --weights in the layout in which a step began with them, as its first output shows."""
+    for name, value in first.items():
+        given = weights.get(name) or weights.get(others.get(name, name))
+        axes = closest_axes(value, given.values()) if given else None
+        if given and axes is not None:
+            weight = given.values()
+            layouts = [weight.transpose(axes), weight.reshape(value.shape)]
+            yield name, min(layouts, key=lambda each: float(np.abs(value - each).sum()))
 
 
 def sorted_distances(pairs: Iterable[TensorPair]) -> list[ParameterDistance]:

@@ -127,6 +127,7 @@ def test_layouts_and_names_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
         "yield tuple({'W': each['weight'].T, 'b': each['bias']} for each in (weights, grads))",
     )
     assert verify_as_json(tmp_path, capsys, GLOBAL, turned)["same"]
+    assert verify_as_json(tmp_path, capsys, GLOBAL, turned.replace("'b'", "'bias'"))["same"], "one name is equal"
     (tmp_path / "names.toml").write_text('weight = "W"\nbias = "b"\n', encoding="utf-8")
     data = verify_as_json(tmp_path, capsys, GLOBAL, turned, "--map", str(tmp_path / "names.toml"))
     assert data["same"]

@@ -12,12 +12,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from unified_clip._kit.safetensors_files import write
 from unified_clip.recorder.clips import NativeCall
 from unified_clip.recording.clip_event import merge_groups
-from unified_clip.recording.recorded_run import Parameter, RecordedCall
+from unified_clip.recording.recorded_run import Header, RecordedCall, RecordedRun
 from unified_clip.recording.results import coefficient, line_of_tensors
 from unified_clip.tensors.types import Dense
-from unified_clip.verify import name_gradients, normalize, rejections, report, step_pairing
+from unified_clip.verify import normalize, rejections, report, step_pairing
 from unified_clip.verify.compare import Verification
 from unified_clip.verify.errors import VerifyError
 from unified_clip.verify.launch.outputs import ScriptRun, StepOutput
@@ -94,23 +95,68 @@ def test_merged_calls_have_clipped_if_one_of_them_has(
 # -- names
 
 
+def recording_of(output: StepOutput, *lines: dict[str, Any], directory: Path = Path()) -> normalize.NormalizedRecording:
+    run = ScriptRun(SCRIPT, [output], directory, yields=True)
+    header = Header.model_validate({"unified_clip": "1", "schema": 3, "started": "now", "norms": True})
+    recorded = RecordedRun(path=directory, header=header, lines=[], incomplete_line=False, name="a", recorded=0)
+    result = normalize.NormalizedRecording(run, recorded, 1)
+    fields: dict[str, Any] = {"step": 1, "call": "clip", "rule": "global", "norm_type": 2.0, "norm": 10.0, "coef": 0.5}
+    result.lines = [RecordedCall.model_validate({**fields, **line}) for line in lines]
+    return result
+
+
 @pytest.mark.parametrize(
     ("norm", "other_norm", "same"),
     [(1.0, 1.00005, True), (1.0, 1.0005, False), (math.nan, math.nan, True), (math.nan, 1.0, False)],
 )
 def test_norms_of_one_gradient_may_differ_by_rounding(norm: float, other_norm: float, same: bool) -> None:
-    assert name_gradients._same(norm, other_norm) is same
+    assert normalize._agree(norm, other_norm) is same
 
 
-def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path: Path) -> None:
+def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped() -> None:
     gradients = {"a": dense(3.0, 4.0)}
-    run = ScriptRun(SCRIPT, [StepOutput(gradients, gradients, None)], tmp_path, yields=True)
-    parameters = {"0": Parameter(shape=(2,), norm=5.0)}
+    parameters = {"0": {"shape": [2], "norm": 5.0}}
     for clipped in (False, True):
-        line = RecordedCall(step=1, call="clip", rule="value", clipped=clipped, parameters=parameters)
-        match = name_gradients.NameMatcher(run, {}, 1, 1).match(line, tmp_path)
-        assert match is not None
-        assert match.yields_unclipped is clipped
+        fields = {"rule": "value", "norm": None, "coef": None, "clipped": clipped, "parameters": parameters}
+        recording = recording_of(StepOutput(gradients, gradients, None), fields)
+        normalize.name_gradients(recording)
+        assert [*recording.lines[0].parameters] == ["a"]
+        assert recording.unclipped == ({1} if clipped else set())
+
+
+def test_gradients_of_the_only_shape_or_columns_have_their_parameters() -> None:
+    """The values of a sparse gradient with repeated rows have other rows than the gradient."""
+    shapes = {"w": (2, 2), "e": (5, 3), "f": (7, 4), "g": (8, 4), "a": (2,), "b": (2,)}
+    weights = {name: Dense("float32", np.ones(shape, np.float32)) for name, shape in shapes.items()}
+    clipped = {"0": [2, 2], "1": [3, 3], "2": [9, 4], "b": [2]}
+    parameters = {name: {"shape": shape, "norm": 9.0} for name, shape in clipped.items()}
+    recording = recording_of(StepOutput(weights, None, None), {"parameters": parameters})
+    normalize.name_gradients(recording)
+    assert [*recording.lines[0].parameters] == ["w", "e", "2", "b"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "rule", "gradient", "counts"),
+    [
+        ([2], "value", [3.0, 4.0], True),
+        ([2], "value", [4.0, 3.0], False),
+        ([3], "each", [3.0, 4.0, 5.0], False),
+        ([2], "each", [4.0, 3.0], True),
+    ],
+)
+def test_a_function_for_any_tensor_is_recorded_if_it_clips_a_gradient(
+    tmp_path: Path, shape: list[int], rule: str, gradient: list[float], counts: bool
+) -> None:
+    """A clip by value must return a gradient. For a clip by norm, the shape of a parameter is enough."""
+    write(tmp_path / "after", {"0": ("float32", np.array(gradient, np.float32))})
+    norms: dict[str, Any] = {"norm": [20.0], "coef": [0.5]} if rule == "each" else {"norm": None, "norm_type": None}
+    norms |= {"coef": None} if rule == "value" else {}
+    fields = {"rule": rule, "after": "after", "parameters": {"0": {"shape": shape, "norm": 20.0}}, **norms}
+    of_two = {"a": dense(3.0, 4.0)}
+    recording = recording_of(StepOutput(of_two, of_two, None), fields, directory=tmp_path)
+    normalize.name_gradients(recording)
+    assert bool(recording.lines) is counts
+    assert dict(recording.not_gradients) == ({} if counts else {"clip": 1})
 
 
 # -- distances
@@ -124,15 +170,14 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
     ],
 )  # fmt: skip
 def test_a_gradient_far_below_the_total_norm_is_noise(
-    tmp_path: Path, gradients: tuple[float, float], names: Sequence[str], expected: set[str]
+    gradients: tuple[float, float], names: Sequence[str], expected: set[str]
 ) -> None:
     recordings = []
     for gradient in gradients:
         values = {"w": dense(3.0), "k": dense(gradient)}
-        run = ScriptRun(SCRIPT, [StepOutput({"w": dense(1.0), "k": dense(0.0)}, values, None)], tmp_path, yields=True)
-        recordings.append(normalize.NormalizedRecording(run, cast(Any, None)))
-    pairing = step_pairing.StepPairing(recordings[0].run, recordings[1].run, {}, 1, {})
-    assert pairing.noise(1, recordings, names) == expected
+        recordings.append(recording_of(StepOutput({"w": dense(1.0), "k": dense(0.0)}, values, None)))
+    pairing = step_pairing.StepPairing(recordings[0], recordings[1], {}, {})
+    assert pairing.noise(1, names) == expected
 
 
 def test_updates_by_noise_are_not_compared_up_to_twice_the_other_updates() -> None:

@@ -19,7 +19,6 @@ from safetensors.numpy import load_file
 from support.recordings import complete
 
 import unified_clip
-from unified_clip._kit.safetensors_files import write
 from unified_clip.compare import recordings as compare
 from unified_clip.recorder.clips import NativeCall, line_of, record_call, rows_of
 from unified_clip.recorder.guard import Call, Hook
@@ -27,9 +26,6 @@ from unified_clip.recorder.hooks import CLIP_CALLS, OUTPUT
 from unified_clip.recording import runs
 from unified_clip.recording.results import coefficient, result_fields
 from unified_clip.tensors.types import Dense
-from unified_clip.verify.launch.outputs import ScriptRun, StepOutput
-from unified_clip.verify.launch.script import Script
-from unified_clip.verify.name_gradients import NameMatcher
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 
@@ -270,105 +266,6 @@ def test_an_action_follows_the_import_of_a_module_that_was_only_looked_for_befor
     del sys.modules["sought_module"]
 
 
-# -- names
-
-
-Arrays = dict[str, np.ndarray]
-
-
-def matcher(tmp_path: Path, parameters: Arrays, gradients: Arrays, weights: Arrays | None = None) -> NameMatcher:
-    parts = [{name: dense(array) for name, array in part.items()} for part in (parameters, gradients, weights or {})]
-    script = Script("old", tmp_path / "old.py", "step", "old.py:step")
-    return NameMatcher(ScriptRun(script, [StepOutput(parts[0], parts[1], None)], tmp_path, True), parts[2], 1, 1)
-
-
-def recorded_call(**fields: Any) -> runs.RecordedCall:
-    defaults = {"step": 1, "call": "clip", "rule": "global", "norm_type": 2.0, "norm": 10.0, "clipped": True}
-    return runs.RecordedCall.model_validate({**defaults, **fields})
-
-
-def test_gradients_of_equal_norm_are_matched_by_their_shapes(tmp_path: Path) -> None:
-    gradients = {"b": np.array([[3.0, 4.0]]), "a": np.array([3.0, 4.0])}
-    line = recorded_call(coef=0.5, parameters={"0": {"shape": [2], "norm": 10.0}, "1": {"shape": [1, 2], "norm": 10.0}})
-    match = matcher(tmp_path, gradients, gradients).match(line, tmp_path)
-    assert match is not None
-    assert match.names == {"0": "a", "1": "b"}
-
-
-def test_a_sparse_gradient_is_matched_by_its_norm_though_it_has_fewer_rows(tmp_path: Path) -> None:
-    gradients = {"e": np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]]), "w": np.array([[3.0, 4.0]])}
-    parameters = {"0": {"shape": [2, 2], "norm": 5.0}, "1": {"shape": [1, 2], "norm": 5.0}}
-    line = recorded_call(coef=1.0, clipped=False, parameters=parameters)
-    match = matcher(tmp_path, gradients, gradients).match(line, tmp_path)
-    assert match is not None
-    assert match.names == {"0": "e", "1": "w"}
-
-
-def test_a_gradient_that_is_not_yielded_is_matched_by_its_weight(tmp_path: Path) -> None:
-    weights = {"a": np.array([3.0, 4.0]), "b": np.array([6.0, 8.0])}
-    parameters = {str(n): {"shape": [2], "norm": 1.0, "weight": weight} for n, weight in enumerate((10.0, 5.0))}
-    match = matcher(tmp_path, weights, {}, weights).match(recorded_call(coef=0.5, parameters=parameters), tmp_path)
-    assert match is not None
-    assert match.names == {"0": "b", "1": "a"}
-    assert not match.yields_unclipped
-
-
-def test_rows_of_a_parameter_are_matched_by_its_columns(tmp_path: Path) -> None:
-    """The values of a sparse gradient with repeated rows have another norm than the gradient."""
-    weights = {"w": np.ones((2, 2)), "e": np.ones((5, 3)), "f": np.ones((7, 4)), "g": np.ones((8, 4))}
-    shapes = ([2, 2], [3, 3], [9, 4])
-    parameters = {str(n): {"shape": shape, "norm": 9.0} for n, shape in enumerate(shapes)}
-    match = matcher(tmp_path, weights, {}, weights).match(recorded_call(coef=0.5, parameters=parameters), tmp_path)
-    assert match is not None
-    assert match.names == {"0": "w", "1": "e"}
-
-
-@pytest.mark.parametrize("gradients", [{}, {"b": np.zeros(2), "a": np.zeros(2)}], ids=["no gradient", "zeros"])
-def test_parameters_with_equal_initial_weights_are_distinguished_by_later_steps(
-    tmp_path: Path, gradients: Arrays
-) -> None:
-    """For example, the statistics and biases of BatchNorm have equal initial weights. Statistics have no gradient."""
-    begin = {name: np.zeros(2) for name in ("a", "mean", "b")}
-    later = {name: dense(np.array([0.0, norm])) for name, norm in (("a", 1.0), ("mean", 3.0), ("b", 2.0))}
-    recorded = [
-        {str(n): {"shape": [2], "norm": 0.0, "weight": weight} for n, weight in enumerate(each)}
-        for each in ((0.0, 0.0), (1.0, 2.0))
-    ]
-    lines = [recorded_call(step=step, coef=0.5, parameters=each) for step, each in enumerate(recorded, start=1)]
-    match = matcher(tmp_path, begin, gradients, begin).match(lines[0], tmp_path, [(later, lines[1])])
-    assert match is not None
-    assert match.names == {"0": "a", "1": "b"}
-
-
-def test_parameters_with_equal_weights_at_all_steps_are_distinguished_by_name(tmp_path: Path) -> None:
-    weights = {name: np.zeros(2) for name in ("bn1.beta", "bn1.mean", "bn2.beta", "bn2.mean")}
-    parameters = {name: {"shape": [2], "norm": 1.0, "weight": 0.0} for name in ("net/bn1/beta", "net/bn2/beta")}
-    line = recorded_call(coef=0.5, parameters=parameters)
-    match = matcher(tmp_path, weights, {}, weights).match(line, tmp_path)
-    assert match is not None
-    assert match.names == {"net/bn1/beta": "bn1.beta", "net/bn2/beta": "bn2.beta"}
-
-
-@pytest.mark.parametrize(
-    ("shape", "rule", "gradient", "counts"),
-    [
-        ([2], "value", 5.0, True),
-        ([2], "value", 9.0, False),
-        ([3], "each", 9.0, False),
-        ([2], "each", 9.0, True),
-    ],
-)
-def test_a_function_for_any_tensor_is_recorded_if_it_clips_a_gradient(
-    tmp_path: Path, shape: list[int], rule: str, gradient: float, counts: bool
-) -> None:
-    """A clip by value must return a gradient. For a clip by norm, the shape of a parameter is enough."""
-    write(tmp_path / "after", {"0": ("float32", np.full(shape, gradient / np.sqrt(shape[0]), np.float32))})
-    norms = {"norm": [20.0], "coef": [0.5], "norm_type": 2.0} if rule == "each" else {"norm": None, "norm_type": None}
-    line = recorded_call(rule=rule, after="after", parameters={"0": {"shape": shape, "norm": 20.0}}, **norms)
-    of_two = {"a": np.array([3.0, 4.0])}
-    assert (matcher(tmp_path, of_two, of_two).match(line, tmp_path) is not None) is counts
-
-
 # -- comparing
 
 
@@ -389,7 +286,7 @@ WITH_EPS = {"watched": True, "call": "framework.clip", "coef": 1e-3 / (1e-2 + 1e
         ({"watched": True, "coef": float(np.nextafter(np.float32(0.1), np.float32(1)))}, []),
         ({**WITH_EPS, "eps": 1e-6}, ["another eps of the clip"]),
         ({**WITH_EPS, "eps": 0.0}, ["coefficient"]),
-        ({"threshold": None, "coef": None}, []),
+        ({"watched": True, "threshold": None, "coef": None}, []),
     ],
 )
 def test_recorded_settings_and_coefficients_are_compared(

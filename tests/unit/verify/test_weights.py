@@ -92,7 +92,7 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored = {name: 1.125 * array for name, array in stored.items()}",
             "other initial weights",
-            "'in', 'mid' and 'out' differ",
+            "weights of 'in', 'mid', 'bias' and 'out' differ",
         ),
     ],
 )

@@ -29,7 +29,7 @@ def script_that_yields(parameters: str, gradients: str = "None") -> str:
                 "new.py:step yields 'bias' in the shape (1,). No order of axes",
             ),
             (
-                script_that_yields("{'weight': weights['weight'], 'b': weights['bias']}"),
+                script_that_yields("{'weight': weights['weight'], 'b': weights['bias'][:1]}"),
                 "yields no parameter that matches 'bias' of ",
             ),
             (

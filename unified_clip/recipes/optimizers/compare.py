@@ -149,7 +149,7 @@ class Side(NamedTuple):
 
 def side_of(run: Run, names: Mapping[str, str], optimizer_steps: Sequence[OptimizerStep]) -> Side:
     """names: {name in the old run: name in this run}."""
-    steps, rates = _steps(run, names), _recorded_rates(run, optimizer_steps, [*names.values()])
+    steps, rates = known_steps(run, names), _recorded_rates(run, optimizer_steps, [*names.values()])
     settings = [step.settings for step in optimizer_steps[:1]]
 
     def fitting(each: Sequence[Step]) -> list[Recipe]:
@@ -159,7 +159,7 @@ def side_of(run: Run, names: Mapping[str, str], optimizer_steps: Sequence[Optimi
 
     found, is_unclipped = fitting(steps), False
     if not run.is_late and not (found if rates is not None else any(map(_is_constant, found))):
-        raw = fitting(_steps(run, names, lambda each: each.raw))
+        raw = fitting(known_steps(run, names, lambda each: each.raw))
         is_unclipped = bool(raw) and (rates is not None or any(map(_is_constant, raw)))
     return Side(run, steps, found, rates, is_unclipped)
 
@@ -225,7 +225,7 @@ def _unmoved_finding(a: Run, b: Run, pairs: Sequence[Pair], side: int) -> Findin
     return Finding(1, "weights are not updated", "weights after the step", old, new, sentence, fix)
 
 
-def _steps(
+def known_steps(
     run: Run, names: Mapping[str, str], part: Callable[[ParameterStep], Float64s | None] = lambda each: each.gradient
 ) -> list[Step]:
     """Return the steps up to the first one whose gradients or weights are unknown."""
