@@ -15,7 +15,7 @@ from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import same, single
 from .by_hand import OWN_CODE, closeness
 from .finding import Finding, in_order, value_text
-from .missing_clips import Both, left_out, repeated_clips, unreached
+from .missing_clips import Both, clip_text, left_out, repeated_clips, unreached
 from .pairs import Pair
 from .run import Clip, Run, Threshold
 
@@ -254,6 +254,8 @@ def _setting_fix(a: Run, b: Run, found: Found, old: Clip, new: Clip) -> str:
         )
     if found.kind == "rows" and "rows" in str(found.new):
         return f"In {b.name}, clip tf.convert_to_tensor(gradient), which adds up repeated rows"
+    if found.kind == "another rule":
+        return f"In {b.name}, clip {found.old}, as {clip_text(old)} does"
     is_passed = old.line.passed_norm is not None or new.line.passed_norm is not None
     if found.kind == "another eps of the clip" and not is_passed:  # other functions compute another norm
         rule = "each" if len(old.group) == 1 and old.line.rule != "global" else "global"

@@ -13,9 +13,10 @@ from ..tensors.arithmetic import Float64s
 from .clips import SCALE, compare_clips
 from .distances import common_elements, without_noise
 from .factors import UNIT
-from .finding import Finding
+from .finding import Finding, value_text
 from .gradients import clip_of_updates, compare_gradients
 from .optimizers.compare import ComparedOptimizers, compare_optimizers
+from .optimizers.settings import RATES
 from .pairs import Pair, pair_parameters
 from .run import ParameterStep, Run
 from .steps import compare_steps
@@ -83,7 +84,7 @@ def _compare(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None) ->
     others, distances = ([], {}) if has_weights else _compare_gradients(a, b, pairs, findings, optimizers, max_ulp)
     findings += others
     are_alike = not findings
-    findings = _without_consequences(findings)
+    findings = _of_other_epochs(b, _without_consequences(findings))
     findings += _too_far(a, b, distances) if are_alike and max_ulp is None else []
     paired = [{name for pair in pairs for name in pair.sides[side]} for side in (0, 1)]
     only_a, only_b = (
@@ -154,6 +155,21 @@ def _without_consequences(findings: Sequence[Finding]) -> list[Finding]:
     if any(each.field == "number of steps" for each in findings):
         findings = [each for each in findings if each.field not in ("clips of a step", "gradients before the step")]
     return list(findings)
+
+
+def _of_other_epochs(b: Run, findings: Sequence[Finding]) -> list[Finding]:
+    """After an epoch of another length, the data and the learning rates differ from the same step on."""
+    data = next((each for each in findings if each.kind in UNKNOWN_CHANGE and each.step > 1), None)
+    rates = [each for each in findings if data and each.step == data.step and each.field in RATES]
+    if data is None or not rates:
+        return list(findings)
+    sentence = (
+        f"{data.sentence}. From the same step on, {b.name} has the learning rate {value_text(rates[0].new)} instead of "
+        f"{value_text(rates[0].old)}. An epoch of another length is a possible cause"
+    )
+    fix = "Compare the number of batches in an epoch, such as drop_last, then the data"
+    other = data._replace(sentence=sentence, fix=fix)
+    return [other if each is data else each for each in findings if each not in rates]
 
 
 def _of_first_network(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Pair]:

@@ -34,6 +34,6 @@ def in_order(own: object, other: object, is_old: bool) -> tuple[object, object]:
 def value_text(value: object) -> str:
     if isinstance(value, tuple | list):
         return " and ".join(map(value_text, value))
-    if value is None or value == "":
-        return "none" if value is None else "see below"
+    if value is None:
+        return "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -80,7 +80,10 @@ def _of_updates(row: StepComparison, pairing: StepPairing, runs: tuple[Run, Run]
     if high - low < NARROW * abs(factor - 1):
         a, b = (run.name for run in runs)
         sentence = f"at step {row.step}, the updates of {b} are {factor:.6g} times as large as those of {a}"
-        yield Finding(row.step, "another learning rate", "size of the updates", 1, float(f"{factor:.6g}"), sentence)
+        fix = f"Divide the learning rate of {b} by this factor"
+        yield Finding(
+            row.step, "another learning rate", "size of the updates", 1, float(f"{factor:.6g}"), sentence, fix
+        )
 
 
 def _of_norms(row: StepComparison, limit: float) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from support.simulated_runs import Clip, Optimizer, Training, run_lines, write_r
 from support.tiers import sampled
 
 from unified_clip.compare.recordings import RecordingComparison, compare
-from unified_clip.recipes.finding import Finding
+from unified_clip.recipes.finding import Finding, value_text
 from unified_clip.recipes.optimizers.compare import side_of
 from unified_clip.recipes.run import Run
 from unified_clip.recording.runs import read
@@ -331,6 +331,8 @@ def are_independent(a: Planted, b: Planted) -> bool:
         return False  # a caller passes one norm, and each tensor has its own
     if ("optimizer" in slots or "update" in slots) and slots & {*OPTIMIZER_SLOTS, "optimizer"}:
         return False
+    if slots == {"rate", "gradients"} and a.step == b.step > 1:
+        return False  # as after an epoch of another length, which is one cause
     later = [each for each in (a, b) if each.slot == "gradients" and each.kind == "other data or loss"]
     return all(other.step >= each.step for each in later for other in (a, b))
 
@@ -441,6 +443,43 @@ def test_a_small_effect_of_an_eps_is_tolerated_and_not_blamed_for_other_data(tmp
     same, other = (compared(tmp_path, adam, each) for each in (near, replace(near, other_data_from=4)))
     assert (list(same.findings), [each.field for each in same.recipes.tolerated]) == ([], ["eps"])
     assert [(each.step, each.kind) for each in other.findings] == [(4, "other data or loss")]
+
+
+@pytest.mark.parametrize(("drop", "is_swapped"), [(5, False), (7, False), (7, True)])
+def test_learning_rates_that_differ_from_the_same_step_on_as_the_data_are_no_other_cause(
+    tmp_path: Path, drop: int, is_swapped: bool
+) -> None:
+    """After a shorter epoch, the schedule is ahead, by one step or more."""
+    old, new = (
+        Training(optimizer=Optimizer("Adam", rate=0.01, schedule=lambda step, drop=each: 1.0 if step < drop else 0.5))  # type: ignore[misc]
+        for each in (drop, 4)
+    )
+    runs = [old, replace(new, other_data_from=4)]
+    (found,) = compared(tmp_path, *(reversed(runs) if is_swapped else runs)).findings
+    rates = "0.01 instead of 0.005" if is_swapped else "0.005 instead of 0.01"
+    assert (found.step, found.kind) == (4, "other data or loss")
+    assert f"the learning rate {rates}. An epoch of another length is a possible cause" in found.sentence
+    (alone,) = compared(tmp_path, *runs[:1], new).findings
+    assert alone.kind == ("shifted step" if drop == 5 else "another learning rate")
+    earlier = compared(tmp_path, old, replace(new, other_data_from=3)).findings
+    assert [(each.step, each.kind) for each in earlier] == [(3, "other data or loss"), (4, alone.kind)]
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("by value", "In b.jsonl, clip by norm, as clip with the threshold 0.25 does"),
+        ("rate", "Set the learning rate of b.jsonl to 0.05, or compare the schedules"),
+        ("schedule", "Compare the schedules"),
+    ],
+)
+def test_a_finding_has_its_advice(tmp_path: Path, name: str, fix: str) -> None:
+    old = Training(optimizer=OPTIMIZERS[min(PLANTED[name].of)] if name != "rate" else Optimizer())
+    assert [each.fix for each in compared(tmp_path, old, with_differences(old, PLANTED[name])).findings] == [fix]
+
+
+def test_a_value_that_is_not_one_number_is_an_empty_cell() -> None:
+    assert list(map(value_text, ("", None, 0.25, (1.0, 2.0)))) == ["", "none", "0.25", "1 and 2"]
 
 
 def test_rounding_that_has_grown_too_far_to_exclude_a_mistake_is_said(tmp_path: Path) -> None:

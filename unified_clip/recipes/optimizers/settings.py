@@ -11,6 +11,10 @@ from ..run import Run
 from .rules import DECAY, EQUAL, same_setting
 from .updates import RATE, SAME_DECAY
 
+SCHEDULE = "learning rate schedule"
+RATES = (RATE, SCHEDULE)
+"""The fields of learning rates."""
+
 WEIGHT_DECAY = "weight_decay"
 """The name of the recorded setting."""
 
@@ -30,9 +34,12 @@ def rate_finding(a: Run, b: Run, rates: Sequence[Sequence[float]], tolerance: fl
         return shift
     old, new = pairs[first]
     sentence = f"from step {first + 1} on, {b.name} has the learning rate {new:.6g} instead of {old:.6g}"
-    if first:
-        sentence += ". Compare the schedules"
-    return Finding(first + 1, "another learning rate", RATE, old, new, sentence)
+    fix = (
+        "Compare the schedules"
+        if first
+        else f"Set the learning rate of {b.name} to {old:.6g}, or compare the schedules"
+    )
+    return Finding(first + 1, "another learning rate", RATE, old, new, sentence, fix)
 
 
 def other_rates(a: Run, b: Run, rates: Sequence[Sequence[float]]) -> Finding | None:
@@ -65,7 +72,7 @@ def _shift(a: Run, b: Run, rates: Sequence[Sequence[float]], first: int, toleran
                     f"is a list of boundaries, move those of {b.name} by one step"
                 )
                 old, new = rates[0][first], rates[1][first]
-                return Finding(first + 1, "shifted step", "learning rate schedule", old, new, sentence, fix)
+                return Finding(first + 1, "shifted step", SCHEDULE, old, new, sentence, fix)
     return None
 
 
