@@ -89,7 +89,7 @@ def test_every_cause_is_on_a_page() -> None:
     sources = [
         path.read_text(encoding="utf-8") for path in [*package.glob("causes/*.py"), *package.glob("recording/**/*.py")]
     ]
-    named = r'(?:(?:Cause|Hypothesis|\.cause)\(\s*|kind = |kind, sentence = )"([^"]+)"'
+    named = r'(?:(?:Cause|Hypothesis|Setting|\.cause)\(\s*|kind = |kind, sentence = )"([^"]+)"'
     kinds = {kind for source in sources for kind in re.findall(named, source)}
     assert len(kinds) > 20
     listed = re.findall(r"^\| ([^|]+) \|", PAGE + parity_page.read_text(encoding="utf-8"), re.MULTILINE)

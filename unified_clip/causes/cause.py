@@ -44,10 +44,6 @@ class Cause(NamedTuple):
         return f"{self.title}: {self.sentence}."
 
 
-def joined(*sentences: str) -> str:
-    return ". ".join(filter(None, sentences))
-
-
 def names_text(names: Collection[str]) -> str:
     """Return a text such as "'a', 'b' and 'c'"."""
     texts = [*map(repr, names)]

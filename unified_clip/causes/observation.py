@@ -1,4 +1,4 @@
-"""Compare the result of a clip call with hypotheses about the cause of a wrong result."""
+"""One clip call, and whether a hypothesis predicts its results."""
 
 from __future__ import annotations
 
@@ -8,30 +8,47 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from ..recorder.clips import coefficient, combined_norm
-from ..tensors.arithmetic import nearest_float
+from ..tensors.arithmetic import FORMATS, Float64s, rounded
 from ..tensors.norms import exact_norm, norm_dtype
-from ..tensors.types import Dense, Gradient, densify
-from .cause import Cause, CauseKind, names_text
-from .scaling import CLOSE, EXACT, Scaling, scaling
+from ..tensors.types import Dense, Gradient, Sparse, densify
+from .cause import CauseKind, names_text
+from .scaling import EXACT, Scaling, scaling, tolerance_of
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
+
+Measure = Callable[[Sequence[int]], float]
+"""Takes indices of gradients. Returns a norm of these gradients."""
 
 NORM_TOLERANCE = 1e-6
 """A norm with at most this relative error is correct."""
 
+IN_FLOAT32 = 2.0**-22
+"""The largest relative error of a coefficient in float32."""
+
 CLEAR_FACTOR = 8
 """A difference of up to CLEAR_FACTOR times the allowed error is rounding."""
 
+NARROW = ("bfloat16", "float16")
 
-NAMES = "{names}"
-"""Placeholder in `Hypothesis.sentence` for the names of the gradients in `about`."""
+SLACK = 1e-5
+"""The relative difference up to which a prediction agrees with another case of a function."""
 
-MOST_SENTENCES = 3
-"""The largest number of distinct sentences in one cause. If more sentences fit, the cause is unknown."""
+
+def rounding_noise(elements: int) -> float:
+    """Estimate the largest relative error of a float32 norm."""
+    return 2.0**-24 * (1 + math.sqrt(elements))
+
+
+def near(value: float, dtype: str) -> float:
+    return float(rounded(np.asarray(value), dtype))
 
 
 class Hypothesis(NamedTuple):
+    """A variation of the specified computation, and its results for one call."""
+
     kind: CauseKind | Literal[""] = ""
     """The kind '' means rounding, which is not reported."""
 
@@ -40,40 +57,30 @@ class Hypothesis(NamedTuple):
     """For each gradient, the norm that determines its coefficient. If empty, the correct norms are used."""
 
     returned: Sequence[float] | None = None
-    """The norms that the call might return. None means `norms[0]`. An empty list means the correct norm."""
+    """The norms that the call might return. None means `norms[0]` or the correct norm."""
 
     eps: float | None = None
     threshold: float | None = None
+    coefs: Sequence[float] = ()
+    """If empty, the coefficients are computed from the norms, eps and the threshold."""
+
+    elements: Mapping[int, Float64s] | None = None
+    """The clipped gradients, if no coefficients describe them."""
+
     tolerance: float = 0.0
     """The allowed relative error of the coefficients."""
-
-    coefs: Sequence[float] = ()
-    """If empty, the coefficients are computed from `norms`."""
 
     about: Sequence[int] = ()
     """The indices of the affected gradients. If empty, all gradients are affected."""
 
+    key: str = ""
+    """Two hypotheses with one key are the same variation in two calls. The default is the sentence."""
+
+    form: str = ""
+    """Two hypotheses with one form differ only in a number. The first one is the simplest."""
+
     is_rare: bool = False
     """Ignore this hypothesis if another one explains the call."""
-
-
-def common_cause(fitting: Sequence[Hypothesis], call: Observation) -> Cause | None:
-    fitting = [each for each in fitting if not each.is_rare] or fitting
-    first, kinds = fitting[0], {each.kind for each in fitting}
-    if len(kinds) > 1 or not first.kind:
-        return None
-    others = [each.sentence for each in fitting if bool(each.norms) != bool(first.norms)]
-    is_either = first.kind == "another eps of the clip" and first.eps and others
-    if first.kind == "16 bits":
-        dtype = first.sentence.split()[-1]
-        ways = [each.sentence.removeprefix("as if ") for each in fitting if each.sentence.endswith(dtype)]
-        return Cause(first.kind, f"as if {', or if '.join(dict.fromkeys(ways))}")
-    if first.kind in ("another norm type", "left out", "not scaled", "repeated parameter"):
-        by_set = {frozenset(each.about) or each.sentence: each for each in reversed(fitting)}
-        unique = list(reversed(by_set.values()))
-        sentences = list(dict.fromkeys(call.sentence_of(each, unique) for each in unique))
-        return Cause(first.kind, ", or ".join(sentences)) if len(sentences) <= MOST_SENTENCES else None
-    return Cause(first.kind, f"{first.sentence}, or {others[0]}" if is_either else first.sentence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,21 +115,11 @@ class Observation:
     """How often the list contains each gradient. If empty, each gradient occurs once."""
 
     infinite_norm_gives_nan: bool = False
-    are_norms: bool = False
-    """Whether each gradient is replaced by its norm, as in a recording."""
-
-    slacks: Sequence[float] = (EXACT, CLOSE)
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        return names_text([self.names[number] if self.names else f"gradient {number}" for number in numbers])
-
-    def sentence_of(self, hypothesis: Hypothesis, fitting: Sequence[Hypothesis] = ()) -> str:
-        """Return the sentence with the names of gradients in place of NAMES."""
-        sentence = hypothesis.sentence
-        if NAMES not in sentence:
-            return sentence
-        same = {number for each in fitting or [hypothesis] if each.sentence == sentence for number in each.about}
-        return sentence.replace(NAMES, f"{'one of ' * (len(same) > 1)}{self.names_of(sorted(same))}")
+        return names_text(
+            [self.names[number] if number < len(self.names) else f"gradient {number}" for number in numbers]
+        )
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
         """Yield (index, gradient, expected result, observed result) for each gradient with both results."""
@@ -149,6 +146,39 @@ class Observation:
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 
+    # -- what distinguishes one call of a function from another
+
+    @cached_property
+    def has_one_form(self) -> bool:
+        forms = [[each and (each.dtype, each.shape) for each in side] for side in (self.expected, self.after)]
+        return forms[0] == forms[1]
+
+    @cached_property
+    def is_regular(self) -> bool:
+        """Whether results of other calls may explain this call."""
+        numbers = [n for n in (self.norm, self.expected_norm) if n is not None]
+        are_finite = all(np.isfinite(tensor.values()).all() for _, *tensors in self.sides() for tensor in tensors)
+        is_by_norm = self.by in ("global", "per tensor", "per group") and bool(self.counted)
+        return self.has_one_form and is_by_norm and are_finite and all(map(math.isfinite, numbers))
+
+    @cached_property
+    def dtypes(self) -> frozenset[str]:
+        """float64 counts as float32, because most causes affect both alike."""
+        return frozenset("float32" if each.dtype == "float64" else each.dtype for each in self.counted.values())
+
+    @cached_property
+    def slack(self) -> float:
+        return max([SLACK, *(2.0 ** (3 - FORMATS[dtype].precision) for dtype in self.dtypes if dtype in NARROW)])
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        return self.by, self.p, self.eps, self.passed_norm is None
+
+    @cached_property
+    def is_special(self) -> tuple[bool, bool]:
+        """Frameworks have separate code for sparse gradients and for repeated gradients."""
+        return any(isinstance(each, Sparse) for each in self.before), max(self.times, default=1) > 1
+
     # -- norms and coefficients
 
     @cached_property
@@ -159,9 +189,13 @@ class Observation:
     def _dense(self) -> Mapping[int, Dense]:
         return {i: gradient for i, gradient in enumerate(map(densify, self.before)) if gradient is not None}
 
-    @property
+    @cached_property
     def elements(self) -> int:
         return sum(gradient.array.size for gradient in self.counted.values())
+
+    @property
+    def noise(self) -> float:
+        return rounding_noise(self.elements)
 
     def own_norms(self, p: float) -> Mapping[int, float]:
         return {number: exact_norm([gradient], p, "float64") for number, gradient in self._dense.items()}
@@ -177,9 +211,9 @@ class Observation:
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
         """If `p` differs from `self.p`, pass `own_norms(p)` as `own`."""
         norms = [(own or self.own)[number] for number in numbers]
-        return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
+        return near(combined_norm(norms, p or self.p), self.norm_dtype)
 
-    def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
+    def norms_by(self, by: By, measure: Measure | None = None) -> Sequence[float]:
         """Treat "per slice" and "value" like "per tensor"."""
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
@@ -218,33 +252,70 @@ class Observation:
 
     # -- tests
 
-    def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether the hypothesis explains the results, but the correct settings do not."""
-        by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
-        is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
-        if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):
-            return False
-        return self.explains(hypothesis, slack)
-
-    def fitting(self, possible: Sequence[Hypothesis], slack: float) -> list[Hypothesis]:
-        fitting = [each for each in possible if self.fits(each, slack)]
-        if fitting and all(each.kind == "another eps of the clip" and each.norms for each in fitting):
-            outside = [each for each in possible if each.kind == "another eps of the clip" and not each.norms]
-            fitting = [each for each in outside if self.fits(each, max(slack, CLOSE))] + fitting
-        return fitting
-
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether the hypothesis explains the norm and the coefficients, up to the relative error `slack`."""
-        if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
+        """Return whether the hypothesis predicts the norm and the gradients, up to the relative error `slack`."""
+        if hypothesis.elements is not None:
+            is_near = self.norm_fits(self._returned(hypothesis), self.tolerance)
+            return is_near and self._are_near(hypothesis.elements, self.after)
+        if not self.norm_fits(self._returned(hypothesis), min(slack, SLACK)):
             return False
-        coefs = enumerate(self.coefficients(hypothesis) if self.scalings else ())
+        coefs = self.coefficients(hypothesis) if self.scalings else ()
         tolerance = max(slack, hypothesis.tolerance)
-        return all(self.scalings[number].allows(coef, tolerance) for number, coef in coefs if number in self.scalings)
+        return all(each.allows(coefs[number], tolerance) for number, each in self.scalings.items())
+
+    def _are_near(self, elements: Mapping[int, Float64s], tensors: Sequence[Dense | None]) -> bool:
+        pairs = ((tensors[number], predicted) for number, predicted in elements.items())
+        return all(
+            (np.abs(tensor.values() - predicted) <= self.tolerance * np.abs(predicted)).all()
+            for tensor, predicted in pairs
+            if tensor is not None
+        )
 
     def _returned(self, hypothesis: Hypothesis) -> Sequence[float]:
-        return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
+        if hypothesis.returned is None:
+            return [*hypothesis.norms[:1], self.total_norm]
+        return hypothesis.returned
 
-    def expected_fits(self, slack: float) -> bool:
+    @cached_property
+    def tolerance(self) -> float:
+        """The allowed relative error of an element that several operations in the gradients' dtype compute."""
+        return max([2 * self.noise, *(tolerance_of(each.dtype) for each in self.scalings.values())])
+
+    def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
+        """Return whether the hypothesis predicts the results, but the correct computation does not."""
+        if hypothesis.elements is not None and self._are_near(hypothesis.elements, self.expected):
+            return False
+        if self.shows_norm(hypothesis, slack) or not (
+            self.gradients_match_norm or self.is_rounding(hypothesis.tolerance)
+        ):
+            return self.explains(hypothesis, slack)
+        return False
+
+    def shows(self, hypothesis: Hypothesis, slack: float) -> bool:
+        """Return whether these results are evidence. Unchanged gradients are none: rules that clip less fit, too."""
+        is_changed = any(not self.scalings[number].is_unchanged for number in self.wrong)
+        return is_changed or self.shows_norm(hypothesis, slack)
+
+    def shows_norm(self, hypothesis: Hypothesis, slack: float) -> bool:
+        # `total_norm` is the returned norm if it is nearly correct
+        correct = {self.expected_norm, self.total_norm} - {*hypothesis.norms[:1]} | {self.expected_norm}
+        by_norm = [n for n in self._returned(hypothesis) if n not in correct]
+        return not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
+
+    def is_visible(self, hypothesis: Hypothesis) -> bool:
+        """Return whether the predicted results clearly differ from the correct results."""
+        if hypothesis.elements is not None:
+            return not self._are_near(hypothesis.elements, self.expected)
+        pairs = zip(self.coefficients(hypothesis), self.expected_coefs, strict=False)
+        if self.scalings and any(abs(coef - right) > 4 * self.slack * right for coef, right in pairs):
+            return True
+        returned, expected = self._returned(hypothesis), self.expected_norm
+        if expected is None or self.norm is None:
+            return False
+        return all(abs(n - expected) > 4 * self.slack * expected for n in returned)
+
+    def is_rounding(self, slack: float) -> bool:
+        """Return whether the results differ from the correct results only by rounding."""
         slack *= CLEAR_FACTOR
         return self.norm_fits([self.expected_norm], slack) and all(
             each.distance <= slack for each in self.scalings.values()
@@ -252,7 +323,9 @@ class Observation:
 
     def norm_fits(self, norms: Sequence[float | None], slack: float) -> bool:
         norm, present = self.norm, [n for n in norms if n is not None]
-        return norm is None or any(n == norm or abs(n - norm) <= slack * n < math.inf for n in present)
+        return norm is None or any(
+            n == norm or abs(n - norm) <= slack * n < math.inf or (math.isnan(n) and math.isnan(norm)) for n in present
+        )
 
     @cached_property
     def gradients_match_norm(self) -> bool:

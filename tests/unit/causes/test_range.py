@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from unified_clip.causes.call_causes import beyond_range
+from unified_clip.causes.facts import beyond_range
 from unified_clip.causes.observation import Observation
 from unified_clip.tensors.types import Dense
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unified_clip.causes.sums import BLOCK, _one_after_the_other
+from unified_clip.causes.rounding import BLOCK, one_after_the_other
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK, 5 * BLOCK + 3])
@@ -18,4 +18,4 @@ def test_squares_are_added_up_one_after_the_other(kind: str, size: int) -> None:
         "equal": np.full(size, 0.375),
     }[kind].astype(np.float16)
     expected = np.add.accumulate(np.append(np.float16(0), squares))[-1]
-    assert _one_after_the_other(squares.astype(np.float64), "float16") == expected
+    assert one_after_the_other(squares.astype(np.float64), "float16") == expected

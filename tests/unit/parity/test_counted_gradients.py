@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from support.parity.cases import case, dense
 
-from unified_clip.causes.consistent_causes import consistent_causes
+from unified_clip.causes.explain import find_causes
 from unified_clip.causes.observation import Observation
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import diagnose, oracle
@@ -77,9 +76,9 @@ def causes(function: Function, *lists: str, thresholds: tuple[float, ...] = (0.7
             call = diagnose.observe(this, oracle.expect(this), outcome)
             assert call
             calls[f"{name} at {threshold}"] = call
-            differing += [] if call.expected_fits(1e-6) else [f"{name} at {threshold}"]
+            differing += [] if call.is_rounding(1e-6) else [f"{name} at {threshold}"]
     assert differing
-    return {name: tuple(each.cause or ("", "")) for name, each in consistent_causes(calls, differing).items()}
+    return {name: tuple(each.cause or ("", "")) for name, each in find_causes(calls, differing).items()}
 
 
 FLAT = "all gradients with 1 axis"
@@ -195,7 +194,7 @@ def test_a_gradient_is_named_that_explains_all_lists() -> None:
     LISTS["equal norms"] = [-each for each in LISTS["model"]]
     LISTS["equal norms"][4] = LISTS["equal norms"][4] * total(LISTS["model"][-1:]) / total(LISTS["model"][4:5])
     function = by_norm_of(lambda grads: grads[:-1])
-    both = {"as if one of 'gradient 4' and 'gradient 24' were left out of the norm"}
+    both = {f"{LAST.format('left out of').replace('24', '4')}, or {LAST.format('left out of')}"}
     assert {sentence for _, sentence in causes(function, "equal norms").values()} == both
     named = causes(function, "equal norms", "model")
     assert set(named.values()) == {("left out", LAST.format("left out of"))}
@@ -205,20 +204,6 @@ def test_a_correct_list_with_none_in_place_of_the_gradient_that_is_left_out_cont
     named = causes(by_norm_of(lambda grads: grads[:-1]), "one", "model", "None is last")
     assert {name.partition(" at ")[0] for name in named} == {"one", "model"}
     assert named["one at 0.7"] == ("left out", "as if 'gradient 0' were left out of the norm")
-
-
-def test_a_single_gradient_that_underflows_does_not_hide_a_branch_for_a_single_gradient() -> None:
-    LISTS["tiny"] = [np.full(4, 1e-25)]
-
-    def function(grads: Arrays, limit: float) -> tuple[Arrays, float | None]:
-        counted = grads if len(grads) == 1 else [each for each in grads if each.ndim > 1]
-        measured = 0.0 if grads[0].max() < 1e-20 else total(counted)
-        return clip(grads, limit, measured), measured
-
-    named = causes(function, "model", "one", "tiny", thresholds=(1e-26, 0.2))
-    assert {kind for name, (kind, _) in named.items() if name.startswith("tiny")} == {"underflow"}
-    sentence = "as if all gradients with 1 axis were left out of the norm, only in lists of several gradients"
-    assert named["model at 0.2"] == ("left out", sentence)
 
 
 def test_unchanged_gradients_are_not_clipped_although_the_norm_is_rounded_otherwise() -> None:
@@ -266,30 +251,15 @@ def test_results_in_16_bits_do_not_show_that_one_of_many_gradients_is_counted_tw
     assert cause is None or cause.kind != "repeated parameter"
 
 
-@pytest.mark.parametrize(
-    ("names", "place"),
-    [
-        ([], "the indices were sorted as strings: '19' comes before '2'"),
-        (
-            [f"layer {number}" for number in range(25)],
-            "the (names|indices) were sorted as strings: '(layer )?19' comes before '(layer )?2'",
-        ),
-        ([f"{number:02}" for number in range(25)], "the indices were sorted as strings: '19' comes before '2'"),
-        (
-            ["head", *(f"{number:02}" for number in range(24))],
-            "the names were sorted as strings: '23' comes before 'head'",
-        ),
-    ],
-)
-def test_a_list_that_is_sorted_as_strings_is_named_in_spite_of_rounding(names: list[str], place: str) -> None:
+def test_a_list_in_another_order_is_named_in_spite_of_rounding() -> None:
     tensors = [dense(each) for each in LISTS["model"]]
-    this = dataclasses.replace(case(tensors, "clip_by_global_norm", clip_norm=3.1), names=names)
-    exact, keys = oracle.expect(this), names if "the names" in place else list(map(str, range(25)))
+    this = dataclasses.replace(case(tensors, "clip_by_global_norm", clip_norm=3.1), names=[])
+    exact = oracle.expect(this)
     results = [
         dense(np.nextafter(np.float32(each.values()), np.float32(9)))
-        for index in sorted(range(25), key=keys.__getitem__)
+        for index in sorted(range(25), key=str)
         if (each := (exact.gradients or [])[index])
     ]
     cause = diagnose.diagnose(this, exact, CallOutcome(exact.norm, results))
     assert cause
-    assert re.search(rf"are in another order\. Perhaps {place}$", cause.sentence)
+    assert cause.sentence == "'gradient 2', 'gradient 3', 'gradient 4' and 20 others are in another order"

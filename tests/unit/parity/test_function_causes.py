@@ -13,7 +13,7 @@ import pytest
 from support.parity.cases import case, dense, suite
 
 from unified_clip import cli
-from unified_clip.causes.consistent_causes import Diagnosis, consistent_causes
+from unified_clip.causes.explain import Diagnosis, find_causes
 from unified_clip.causes.observation import Observation
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import diagnose, judged_result, oracle
@@ -135,7 +135,7 @@ def diagnose_function(function: Function, lists: dict[str, list[list[float]]] = 
             calls[f"{name} at {threshold}"] = call
             if deviation.kind:
                 differing.append(f"{name} at {threshold}")
-    return consistent_causes(calls, differing)
+    return find_causes(calls, differing)
 
 
 def outcome_of(clip_case: Case, function: Function, threshold: float) -> CallOutcome:
@@ -329,7 +329,7 @@ def test_a_function_without_a_norm_that_changes_nothing_has_a_cause() -> None:
     correct = diagnose.observe(below, oracle.expect(below), outcome)
     assert call
     assert correct
-    (diagnosis,) = consistent_causes({"above": call, "below": correct}, ["above"]).values()
+    (diagnosis,) = find_causes({"above": call, "below": correct}, ["above"]).values()
     assert diagnosis.cause == ("not clipped", "as if nothing were clipped: the gradients are unchanged")
 
 
@@ -410,7 +410,9 @@ def test_a_rounded_coefficient_is_named_although_sums_explain_the_results_too(mo
 
 
 def test_all_sums_in_16_bits_that_explain_the_norm_are_named() -> None:
-    sentence = "as if the squares were added up in bfloat16, or if each square were rounded to bfloat16, or if the "
+    sentence = (
+        "as if the squares were added up in bfloat16, or as if each square were rounded to bfloat16, or as if the "
+    )
     sentence += "norm of each tensor were rounded to bfloat16"
     diagnoses = diagnose_function(lambda g, c: by_norm(420.0, c), BFLOAT16)
     assert {each.cause for each in diagnoses.values()} == {("16 bits", sentence)}

@@ -85,7 +85,7 @@ def test_a_suite_compares_several_functions_of_one_framework(
     assert modes == {"numpy": ["host"], "first": [NATIVE], "second": [NATIVE], "third": [NATIVE]}
     assert cli.main(["parity", "--suite", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     printed = capsys.readouterr().out
-    cause = "as if the threshold were 0.499089 instead of 0.5"
+    cause = "as if the threshold were 0.499089 instead of 0.5, or as if eps were 0.01 instead of 0"
     assert f"- second, clip.py:off: {cause} (numbers differ by 0.18 %). Case: worked example: " in printed
     assert "Your functions for first and second, compared with each other: 1 different." in printed
     assert "under [frameworks.third.returns]" in printed
@@ -107,7 +107,7 @@ def test_every_view_names_functions_of_the_user(tmp_path: Path, capsys: pytest.C
     printed = capsys.readouterr().out
     line = "Compared with exact arithmetic in 4 cases on numpy: unified_clip, clip.py:off (numpy), clip.py:in_place "
     line += "(numpy), clip.py:each (numpy) and clip.py:total (numpy)."
-    cause = "as if the threshold were 0.499089 instead of 0.5"
+    cause = "as if the threshold were 0.499089 instead of 0.5, or as if eps were 0.01 instead of 0"
     problem = f"numpy, clip.py:off: {cause} (numbers differ by 0.18 %)"
     assert line in printed
     assert problem in printed

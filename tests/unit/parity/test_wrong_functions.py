@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unified_clip import cli
-from unified_clip.causes.consistent_causes import consistent_causes
+from unified_clip.causes.explain import find_causes as find_causes_of
 from unified_clip.causes.observation import Observation
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import diagnose, oracle
@@ -54,7 +54,7 @@ def find_causes(function: Function, cases: list[Case]) -> dict[str, tuple[str, s
         assert call
         calls[case.name] = call
         differing += [case.name] if deviation.kind else []
-    diagnoses = consistent_causes(calls, differing)
+    diagnoses = find_causes_of(calls, differing)
     return {name: tuple(each.cause or ("", each.contradiction)) for name, each in diagnoses.items()}
 
 
@@ -88,9 +88,6 @@ def root_mean_square(gradient: np.ndarray[Any, Any]) -> float:
 
 def limited(grads: Arrays, bound: float = 0.2) -> Arrays:
     return [np.clip(g, -bound, bound) for g in grads]
-
-
-LIMITED = "as if each element were limited to [-0.2, 0.2]"
 
 
 def norm_in_float32(grads: Arrays) -> float:
@@ -136,186 +133,98 @@ RIGHT: dict[str, Function] = {
     "maximum": clip_by(lambda n, c: 1.0 if math.isinf(c) else c / max(n, c)),
 }
 
-CONDITION = "as if gradients were scaled to the threshold only if "
-BETWEEN = "the norm was above c times the threshold, where c is between "
-SQUARED = "the norm was above the square of the threshold"
-SIGNS = "as if 'gradient 0'{} were multiplied by -1"
-FROM_FIRST = (
-    " and 'gradient 1'",
-    ", 'gradient 1' and 'gradient 2'",
-    ", 'gradient 1', 'gradient 2' and 'gradient 3'",
-    ", 'gradient 1', 'gradient 2' and 61 others",
-)
-LOST_SIGNS = (
-    "'gradient 0', 'gradient 1' and 'gradient 2'",
-    "'gradient 1' and 'gradient 2'",
-    "'gradient 0' and 'gradient 1'",
-    "'gradient 0', 'gradient 1', 'gradient 2' and 41 others",
-)
-ALWAYS_SCALED = "as if gradients with a small norm were scaled up to the threshold"
-NOT_CLIPPED = "as if nothing were clipped: the gradients are unchanged"
-BEYOND = "elements of 'gradient 0', 'gradient 1' and 'gradient 2' are infinite, but should be finite"
 MEAN_SQUARES = "the tensors' root mean squares"
-INVERTED = "as if only gradients with a norm below the threshold were scaled to the threshold"
-SCALED_UP = {("scaled gradients", ALWAYS_SCALED), ("overflow", BEYOND)}
-AFTER = "the returned norm is the norm of the clipped gradients, not of the unclipped gradients"
 
-WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
-    "above twice the threshold": (
-        clip_by(lambda n, c: c / n if n > 2 * c else 1.0),
-        {("another condition", f"{CONDITION}{BETWEEN}1.842 and 3.0004")},
-    ),
-    "above half the threshold": (
-        clip_by(lambda n, c: c / n if n > c / 2 else 1.0),
-        {("another condition", f"{CONDITION}{BETWEEN}0.49793 and 0.9996")},
-    ),
-    "above 1.001 times the threshold": (
-        clip_by(lambda n, c: c / n if n > 1.001 * c else 1.0),
-        {("another condition", f"{CONDITION}{BETWEEN}1.0005 and 1.842")},
-    ),
-    "above 0.999 times the threshold": (
-        clip_by(lambda n, c: c / n if n > 0.999 * c else 1.0),
-        {("another condition", f"{CONDITION}{BETWEEN}0.49793 and 0.9996")},
-    ),
-    "above the square of the threshold": (
-        clip_by(lambda n, c: c / n if n > c * c else 1.0),
-        {("another condition", f"{CONDITION}{SQUARED}, or if {BETWEEN}3.0004 and 3.0046")},
-    ),
-    "squared norm above the threshold": (
-        clip_by(lambda n, c: c / n if n * n > c else 1.0),
-        {("another condition", f"{CONDITION}the square of the norm was above the threshold")},
-    ),
+WRONG: dict[str, tuple[Function, set[str]]] = {
+    "squared norm above the threshold": (clip_by(lambda n, c: c / n if n * n > c else 1.0), {"another condition"}),
     "squared norm above the threshold, and a norm that is rounded otherwise": (
         lambda grads, limit: (
             [g * (limit / total(grads) if total(grads) ** 2 > limit else 1.0) for g in grads],
             total(grads) * (1 + 2.0**-23),
         ),
-        {("another condition", f"{CONDITION}the square of the norm was above the threshold")},
+        {"another condition"},
     ),
     "inf gives NaN": (
         clip_by(lambda n, c: float(np.float64(c) * min(1 / n, 1 / np.float64(c)) if n else 1.0)),
-        {("NaN", "every element is NaN, but none should be")},
+        {"NaN"},
     ),
-    "zeros give NaN": (
-        clip_by(lambda n, c: float(np.float64(min(n, c)) / n)),
-        {("NaN", "every element is NaN, but none should be")},
-    ),
+    "zeros give NaN": (clip_by(lambda n, c: float(np.float64(min(n, c)) / n)), {"NaN"}),
     "eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 1e-10), c)),
-        {("another eps of the clip", "as if eps 1e-10 were added inside the root of the norm")},
+        {"another eps of the clip"},
     ),
     "an unusual eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 3e-10), c)),
-        {("another eps of the clip", "as if eps 3e-10 were added inside the root of the norm")},
+        {"another eps of the clip"},
     ),
-    "eps": (
-        clip_by(lambda n, c: clip_arrays(n + 1e-6, c)),
-        {("another eps of the clip", "as if eps were 1e-06 instead of 0")},
-    ),
-    "sign": (
-        lambda grads, limit: ([-g * clip_arrays(total(grads), limit) for g in grads], total(grads)),
-        {("signs", SIGNS.format(each)) for each in FROM_FIRST},
-    ),
+    "eps": (clip_by(lambda n, c: clip_arrays(n + 1e-6, c)), {"another eps of the clip"}),
+    "sign": (lambda grads, limit: ([-g * clip_arrays(total(grads), limit) for g in grads], total(grads)), {"signs"}),
     "lost signs": (
         lambda grads, limit: ([np.abs(g) * clip_arrays(total(grads), limit) for g in grads], total(grads)),
-        {("signs", f"only the signs of {names} are wrong") for names in LOST_SIGNS},
+        {"signs"},
     ),
-    "by value": (
-        lambda grads, limit: ([np.clip(g, -limit, limit) for g in grads], total(grads)),
-        {
-            ("another rule", "as if the threshold limited each element instead of the norm"),
-        },
-    ),
-    "by value and then by norm": (
-        lambda grads, limit: RIGHT["minimum"](limited(grads), limit),
-        {("another rule", f"{LIMITED} before the clip by norm")},
-    ),
+    "by value": (lambda grads, limit: ([np.clip(g, -limit, limit) for g in grads], total(grads)), {"another rule"}),
+    "by value and then by norm": (lambda grads, limit: RIGHT["minimum"](limited(grads), limit), {"another rule"}),
     "by norm and then by value": (
         lambda grads, limit: (limited(RIGHT["minimum"](grads, limit)[0]), total(grads)),
-        {("another rule", f"{LIMITED} after the clip by norm")},
+        {"another rule"},
     ),
     "by value, but with the norm before it": (
         lambda grads, limit: ([g * clip_arrays(total(grads), limit) for g in limited(grads)], total(grads)),
-        {("another rule", f"{LIMITED} after the computation of the norm, but before the clip by norm")},
+        {"another rule"},
     ),
     "mean of the squared norms": (
         lambda grads, limit: (
             [g * clip_arrays(total(grads) / len(grads) ** 0.5, limit) for g in grads],
             total(grads) / len(grads) ** 0.5,
         ),
-        {("another norm type", "as if the call used the root mean square of the tensors' norms instead of the norm")},
+        {"another norm type"},
     ),
     **{
         f"averages over {count} micro-batches": (
             lambda grads, limit, count=count: RIGHT["minimum"]([g / count for g in grads], limit),  # type: ignore[misc]
-            {("scaled gradients", f"as if every gradient were {1 / count:.6g} times as large before the clip")},
+            {"scaled gradients"},
         )
         for count in (3, 4)
     },
-    "squared threshold": (
-        clip_by(lambda n, c: clip_arrays(n, c * c)),
-        {("another threshold", "as if the call used the square of the threshold instead of the threshold")},
-    ),
+    "squared threshold": (clip_by(lambda n, c: clip_arrays(n, c * c)), {"another threshold"}),
     **{
         f"eps {eps:g} after the division": (
             clip_by(lambda n, c, eps=eps: min(1.0, c / n + eps) if n else 1.0),  # type: ignore[misc]
-            {("another eps of the clip", f"as if eps {eps:g} were added to the coefficient")},
+            {"another eps of the clip"},
         )
         for eps in (1e-8, 1e-6, 3e-5, 1e-3)
     },
-    "eps in the returned norm": (
-        clip_by_norm(lambda grads: total(grads) + 1e-6),
-        {("another eps of the clip", "as if eps were 1e-06 instead of 0")},
-    ),
+    "eps in the returned norm": (clip_by_norm(lambda grads: total(grads) + 1e-6), {"another eps of the clip"}),
     "the threshold is compared without eps": (
         clip_by(lambda n, c: c / (n + 1e-6) if n > c else 1.0),
-        {("another eps of the clip", "as if eps were 1e-06 instead of 0")},
+        {"another eps of the clip"},
     ),
-    "scaled to a norm of 1": (
-        clip_by(lambda n, c: 1 / n if n > c else 1.0),
-        {("another threshold", "as if gradients above the threshold were scaled to a norm of 1")},
-    ),
+    "scaled to a norm of 1": (clip_by(lambda n, c: 1 / n if n > c else 1.0), {"another threshold"}),
     "the smallest eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 1e-12), c)),
-        {("another eps of the clip", "as if eps 1e-12 were added inside the root of the norm")},
+        {"another eps of the clip"},
     ),
     "per tensor": (
         lambda grads, limit: ([g * clip_arrays(total([g]), limit) for g in grads], total(grads)),
-        {
-            (
-                "per tensor for global",
-                "as if each gradient were clipped by its own norm instead of the total norm",
-            )
-        },
+        {"per tensor for global"},
     ),
     **{
-        f"sum of norms, {returns_it=}": (
-            clip_by_norm(sum_of_norms, returns_it=returns_it),
-            {("another norm type", "as if the call used the sum of the tensors' norms instead of the norm")},
-        )
+        f"sum of norms, {returns_it=}": (clip_by_norm(sum_of_norms, returns_it=returns_it), {"another norm type"})
         for returns_it in (True, False)
     },
-    "largest norm": (
-        clip_by_norm(lambda grads: max(total([g]) for g in grads)),
-        {("another norm type", "as if the call used the largest norm of a tensor instead of the norm")},
-    ),
-    "largest element": (
-        clip_by_norm(lambda grads: max(np.abs(g).max() for g in grads)),
-        {("another norm type", "as if norm_type were inf instead of 2")},
-    ),
+    "largest norm": (clip_by_norm(lambda grads: max(total([g]) for g in grads)), {"another norm type"}),
+    "largest element": (clip_by_norm(lambda grads: max(np.abs(g).max() for g in grads)), {"another norm type"}),
     "maximum in place of minimum": (
         clip_by(lambda n, c: max(1.0, c / n) if n else 1.0),
-        {("not clipped", NOT_CLIPPED), ("another condition", INVERTED), ("overflow", BEYOND)},
+        {"another condition", "not clipped", "overflow"},
     ),
     "inverted condition": (
         clip_by(lambda n, c: c / n if 0 < n < c < math.inf else 1.0),
-        {("not clipped", NOT_CLIPPED), ("another condition", INVERTED)},
+        {"another condition", "not clipped"},
     ),
     **{
-        f"{words}, {returns_it=}": (
-            clip_by_norm(combine, returns_it=returns_it),
-            {("another norm type", f"as if the call used {words} instead of the norm")},
-        )
+        f"{words}, {returns_it=}": (clip_by_norm(combine, returns_it=returns_it), {"another norm type"})
         for words, combine in {
             f"the norm of {MEAN_SQUARES}": lambda grads: math.hypot(*map(root_mean_square, grads)),
             f"the root mean square of {MEAN_SQUARES}": lambda grads: root_mean_square(
@@ -327,18 +236,12 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     },
     "squares in float16": (
         clip_by_norm(lambda grads: math.sqrt(sum((g.astype(np.float16) ** 2).sum(dtype=float) for g in grads))),
-        {
-            ("16 bits", "as if each square were rounded to float16"),
-            *(
-                ("overflow", f"the norm is inf instead of {norm}: squares exceed the range of float16")
-                for norm in (418.929, 55677.6)
-            ),
-        },
+        {"16 bits", "overflow"},
     ),
     **{
         f"gradients in {dtype} for the norm": (
             clip_by_norm(lambda grads, dtype=dtype: total([rounded(g.astype(float), dtype) for g in grads])),  # type: ignore[misc]
-            {("16 bits", f"as if the norm were computed from gradients that are rounded to {dtype}")},
+            {"16 bits"},
         )
         for dtype in ("float16", "bfloat16")
     },
@@ -347,133 +250,78 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
             [g * clip_arrays(total(grads), limit) for g in grads],
             norm_in_float32([g * clip_arrays(total(grads), limit) for g in grads]),
         ),
-        {("norm after the clip", AFTER)},
+        {"norm after the clip"},
     ),
-    "no minimum": (clip_by(lambda n, c: c / n if n else 1.0), SCALED_UP),
+    "no minimum": (clip_by(lambda n, c: c / n if n else 1.0), {"overflow", "scaled gradients"}),
     "minimum of the coefficient and the threshold": (
         clip_by(lambda n, c: min(c / n, c) if n else 1.0),
-        {
-            *SCALED_UP,
-            *(
-                ("", f"as if the threshold were {shown}, but the other cases contradict this")
-                for shown in ("4.32666e-08 instead of 0.00012", "4.48999e-16 instead of 1.2e-08")
-            ),
-        },
+        {"overflow", "scaled gradients"},
     ),
-    "coefficient in float16": (
-        clip_by(lambda n, c: in_float16(clip_arrays(n, c))),
-        {("16 bits", "as if the coefficient were rounded to float16")},
-    ),
-    "norm in float16 that is not returned": (
-        clip_by(lambda n, c: clip_arrays(in_float16(n), c)),
-        {("16 bits", "as if the norm were rounded to float16")},
-    ),
+    "coefficient in float16": (clip_by(lambda n, c: in_float16(clip_arrays(n, c))), {"16 bits"}),
+    "norm in float16 that is not returned": (clip_by(lambda n, c: clip_arrays(in_float16(n), c)), {"16 bits"}),
     "norm of the clipped gradients": (
         lambda grads, limit: (
             [g * clip_arrays(total(grads), limit) for g in grads],
             total([g * clip_arrays(total(grads), limit) for g in grads]),
         ),
-        {("norm after the clip", AFTER)},
+        {"norm after the clip"},
     ),
-    "the coefficient twice": (
-        clip_by(lambda n, c: clip_arrays(n, c) ** 2),
-        {("clipped twice", "as if the coefficient were applied twice")},
-    ),
-    "the last gradient left out": (
-        clip_by_norm(lambda grads: total(grads[:-1])),
-        {("left out", f"as if 'gradient {last}' were left out of the norm") for last in (1, 2, 3, 63)},
-    ),
-    "gradients without axes left out": (
-        clip_by_norm(lambda grads: total([g for g in grads if g.ndim])),
-        {("left out", "as if 'gradient 0' were left out of the norm")},
-    ),
-    "the same threshold everywhere": (
-        clip_by(lambda n, c: 1 / n if n else 1.0),
-        {
-            ("another threshold", "as if the threshold were 1 in all calls"),
-            ("", "as if the threshold were 1 instead of inf, but the other cases contradict this"),
-        },
-    ),
-    "float16 sums": (
-        clip_by_norm(norm_with_float16_sums),
-        {
-            ("16 bits", "as if the squares were added up in float16"),
-            *(
-                ("overflow", f"the norm is inf instead of {norm}: squares exceed the range of float16")
-                for norm in (418.929, 55677.6)
-            ),
-        },
-    ),
-    "bfloat16 sums": (
-        clip_by_norm(lambda grads: with_bfloat16_sums(grads)),
-        {("16 bits", "as if the squares were added up in bfloat16")},
-    ),
-    "bfloat16 sums and root": (
-        clip_by_norm(lambda grads: in_bfloat16(with_bfloat16_sums(grads))),
-        {("16 bits", "as if the squares were added up in bfloat16")},
-    ),
-    "norm in bfloat16": (
-        clip_by_norm(lambda grads: in_bfloat16(total(grads))),
-        {("16 bits", "as if the norm were rounded to bfloat16")},
-    ),
+    "the coefficient twice": (clip_by(lambda n, c: clip_arrays(n, c) ** 2), {"clipped twice"}),
+    "the last gradient left out": (clip_by_norm(lambda grads: total(grads[:-1])), {"left out"}),
+    "gradients without axes left out": (clip_by_norm(lambda grads: total([g for g in grads if g.ndim])), {"left out"}),
+    "the same threshold everywhere": (clip_by(lambda n, c: 1 / n if n else 1.0), {"another threshold"}),
+    "float16 sums": (clip_by_norm(norm_with_float16_sums), {"16 bits", "overflow"}),
+    "bfloat16 sums": (clip_by_norm(lambda grads: with_bfloat16_sums(grads)), {"16 bits"}),
+    "bfloat16 sums and root": (clip_by_norm(lambda grads: in_bfloat16(with_bfloat16_sums(grads))), {"16 bits"}),
+    "norm in bfloat16": (clip_by_norm(lambda grads: in_bfloat16(total(grads))), {"16 bits"}),
     "norm of each tensor in bfloat16": (
         clip_by_norm(lambda grads: math.hypot(*(in_bfloat16(total([g])) for g in grads))),
-        {("16 bits", "as if the norm of each tensor were rounded to bfloat16")},
+        {"16 bits"},
     ),
     **{
         f"the {which} gradient alone, {returns_it=}": (
             clip_by_norm(lambda grads, part=part: total(grads[part]), returns_it=returns_it),  # type: ignore[misc]
-            {("left out", f"as if the norm included only the {which} gradient")},
+            {"left out"},
         )
         for which, part in (("first", slice(0, 1)), ("last", slice(-1, None)))
         for returns_it in (True, False)
     },
     "integer part of the threshold": (
         clip_by(lambda n, c: clip_arrays(n, int(c) if c < math.inf else c)),
-        {("another threshold", "as if the call used the integer part of the threshold")},
+        {"another threshold"},
     ),
-    "rounded threshold": (
-        clip_by(lambda n, c: clip_arrays(n, round(c) if c < math.inf else c)),
-        {("another threshold", "as if the threshold were rounded to an integer")},
-    ),
-    "0 switches clipping off": (
-        clip_by(lambda n, c: clip_arrays(n, c) if c else 1.0),
-        {("not clipped", "as if a threshold of 0 switched clipping off")},
-    ),
-    "no clip": (lambda grads, limit: (grads, total(grads)), {("not clipped", NOT_CLIPPED)}),
+    "rounded threshold": (clip_by(lambda n, c: clip_arrays(n, round(c) if c < math.inf else c)), {"another threshold"}),
+    "0 switches clipping off": (clip_by(lambda n, c: clip_arrays(n, c) if c else 1.0), {"not clipped"}),
+    "no clip": (lambda grads, limit: (grads, total(grads)), {"not clipped"}),
     "inverse coefficient": (
         clip_by(lambda n, c: float(n / np.float64(c)) if n > c else 1.0),
-        {
-            ("coefficient", "as if the coefficient were max(1, norm / threshold) instead of min(1, threshold / norm)"),
-            ("overflow", BEYOND),
-        },
+        {"coefficient", "overflow"},
     ),
-    "squared norm": (
-        clip_by(lambda n, c: clip_arrays(n * n, c)),
-        {("another norm type", "as if the call used the square of the norm instead of the norm")},
-    ),
+    "squared norm": (clip_by(lambda n, c: clip_arrays(n * n, c)), {"another norm type"}),
 }
 
 
-UNKNOWN: dict[str, tuple[Function, set[str]]] = {
-    "half the norm is returned": (
-        lambda grads, limit: (RIGHT["minimum"](grads, limit)[0], total(grads) / 2),
-        set(),
-    ),
-    "eps on the threshold": (clip_by(lambda n, c: clip_arrays(n, c + 1e-6)), set()),
-    "eps on both": (clip_by(lambda n, c: (c + 1e-6) / (n + 1e-6) if n > c else 1.0), set()),
-    "eps subtracted": (clip_by(lambda n, c: min(1.0, c / (n - 1e-6))), set()),
-    "at least 1e-3 as the norm": (clip_by(lambda n, c: min(1.0, c / max(n, 1e-3))), set()),
-    "at least 1e-6 as the norm": (clip_by(lambda n, c: min(1.0, c / max(n, 1e-6))), set()),
-    "at least 1e-2 as the coefficient": (clip_by(lambda n, c: max(clip_arrays(n, c), 1e-2)), set()),
-    "at most 100 as the norm": (clip_by(lambda n, c: clip_arrays(min(n, 100.0), c)), set()),
-    "coefficient with 6 digits": (clip_by(lambda n, c: round(clip_arrays(n, c), 6)), set()),
-    "soft": (clip_by(lambda n, c: float(1 / (1 + n / np.float64(c)))), set()),
-    "root of the norm": (clip_by_norm(lambda grads: math.sqrt(total(grads))), set()),
-    "one after the other": (one_after_the_other, set()),
-    "zero as the norm": (lambda grads, limit: (RIGHT["minimum"](grads, limit)[0], 0.0), {"norm after the clip"}),
+UNKNOWN: dict[str, Function] = {
+    "above the square of the threshold": clip_by(lambda n, c: c / n if n > c * c else 1.0),
+    "above twice the threshold": clip_by(lambda n, c: c / n if n > 2 * c else 1.0),
+    "above half the threshold": clip_by(lambda n, c: c / n if n > c / 2 else 1.0),
+    "above 1.001 times the threshold": clip_by(lambda n, c: c / n if n > 1.001 * c else 1.0),
+    "above 0.999 times the threshold": clip_by(lambda n, c: c / n if n > 0.999 * c else 1.0),
+    "half the norm is returned": lambda grads, limit: (RIGHT["minimum"](grads, limit)[0], total(grads) / 2),
+    "eps on the threshold": clip_by(lambda n, c: clip_arrays(n, c + 1e-6)),
+    "eps on both": clip_by(lambda n, c: (c + 1e-6) / (n + 1e-6) if n > c else 1.0),
+    "eps subtracted": clip_by(lambda n, c: min(1.0, c / (n - 1e-6))),
+    "at least 1e-3 as the norm": clip_by(lambda n, c: min(1.0, c / max(n, 1e-3))),
+    "at least 1e-6 as the norm": clip_by(lambda n, c: min(1.0, c / max(n, 1e-6))),
+    "at least 1e-2 as the coefficient": clip_by(lambda n, c: max(clip_arrays(n, c), 1e-2)),
+    "at most 100 as the norm": clip_by(lambda n, c: clip_arrays(min(n, 100.0), c)),
+    "coefficient with 6 digits": clip_by(lambda n, c: round(clip_arrays(n, c), 6)),
+    "soft": clip_by(lambda n, c: float(1 / (1 + n / np.float64(c)))),
+    "root of the norm": clip_by_norm(lambda grads: math.sqrt(total(grads))),
+    "one after the other": one_after_the_other,
+    "zero as the norm": lambda grads, limit: (RIGHT["minimum"](grads, limit)[0], 0.0),
 }
-"""Wrong functions without a known cause, and the kinds of the causes of some of their differences."""
+"""Wrong functions without a known cause."""
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -483,18 +331,13 @@ def test_a_correct_function_passes(name: str, init_cases: list[Case]) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_function_fails_with_its_cause(name: str, init_cases: list[Case]) -> None:
-    function, causes = WRONG[name]
-    found_causes = find_causes(function, init_cases)
-    assert found_causes
-    assert set(found_causes.values()) == causes
+    function, kinds = WRONG[name]
+    assert {kind for kind, _ in find_causes(function, init_cases).values() if kind} == kinds
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_a_wrong_function_without_a_known_cause_fails_and_has_no_other_cause(name: str, init_cases: list[Case]) -> None:
-    function, kinds = UNKNOWN[name]
-    found_causes = find_causes(function, init_cases)
-    assert found_causes
-    assert {kind for kind, _ in found_causes.values() if kind} == kinds
+    assert {kind for kind, _ in find_causes(UNKNOWN[name], init_cases).values()} == {""}
 
 
 def test_a_clip_by_value_in_one_case_is_not_the_cause_of_a_case_that_a_correct_case_contradicts(
@@ -509,53 +352,15 @@ def test_a_clip_by_value_in_one_case_is_not_the_cause_of_a_case_that_a_correct_c
         return RIGHT["minimum"](grads, limit)
 
     found_causes = find_causes(clip, init_cases)
-    assert {name: kind for name, (kind, _) in found_causes.items() if kind == "another rule"} == {
-        "long: clip_by_global_norm(clip_norm=11.3)": "another rule"
-    }
+    assert {kind for kind, _ in found_causes.values() if kind == "another rule"} == set()
+    assert "contradicts this" in found_causes["long: clip_by_global_norm(clip_norm=11.3)"][1]
     assert "large norm: clip_by_global_norm(clip_norm=55650.0)" in found_causes
 
 
 def test_a_single_call_shows_an_eps_that_is_added_to_the_coefficient(init_cases: list[Case]) -> None:
-    function, causes = WRONG["eps 1e-06 after the division"]
     (large,) = [case for case in init_cases if case.name.startswith("large norm") and "=4.7)" in case.name]
-    assert set(find_causes(function, [large]).values()) == causes
-
-
-SINGLE = """
-[[gradients]]
-name = "single"
-tensors = [{ values = [3.0, 4.0, -1.5] }]
-
-[[gradients]]
-name = "single, tiny norm"
-tensors = [{ values = [3e-4, 4e-4] }]
-
-[[cases]]
-gradients = ["single"]
-rules = ["clip_by_global_norm"]
-thresholds = [0.7, 2.3, 100.0]
-
-[[cases]]
-gradients = ["single, tiny norm"]
-rules = ["clip_by_global_norm"]
-thresholds = [1.3e-4]
-"""
-
-
-@pytest.mark.parametrize("name", ["eps", "squared norm", "eps 0.001 after the division"])
-@pytest.mark.parametrize(("is_single", "lists"), [(True, "one gradient"), (False, "several gradients")])
-@pytest.mark.usefixtures("all_cases")
-def test_a_branch_for_a_single_gradient_does_not_hide_a_cause(name: str, is_single: bool, lists: str) -> None:
-    wrong, causes = WRONG[name]
-
-    def clip(grads: Arrays, limit: float) -> tuple[Arrays, float]:
-        return (wrong if (len(grads) == 1) == is_single else RIGHT["minimum"])(grads, limit)
-
-    with Path("parity/suite.toml").open("a", encoding="utf-8") as suite:
-        suite.write(SINGLE)
-    cases = [case for case in load.read(Path("parity")).cases if case.call_name == "clip_by_global_norm"]
-    ((kind, sentence),) = causes
-    assert set(find_causes(clip, cases).values()) == {(kind, f"{sentence}, only in lists of {lists}")}
+    ((kind, _),) = find_causes(WRONG["eps 1e-06 after the division"][0], [large]).values()
+    assert kind == "another eps of the clip"
 
 
 ONE_LIST: dict[str, tuple[Function, set[str]]] = {
@@ -601,7 +406,7 @@ def test_one_limit_of_elements_explains_all_cases(init_cases: list[Case]) -> Non
 
     causes = find_causes(limited_by_norm, init_cases)
     assert {kind for kind, _ in causes.values()} == {""}
-    assert any("[-0.939415, 0.939415] after" in text and "contradict this" in text for _, text in causes.values())
+    assert any("[-0.939415, 0.939415] after" in text and "contradicts this" in text for _, text in causes.values())
 
 
 def test_an_unknown_cause_is_reported_with_the_causes_of_the_other_cases(init_cases: list[Case]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...causes.call_causes import find_cause
 from ...causes.cause import Cause
+from ...causes.explain import find_cause
 from ...causes.observation import By, Observation
 from ...tensors.types import Dense
 from ..call_outcome import CallOutcome

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 from ...causes.cause import Cause
-from ...causes.consistent_causes import consistent_causes
+from ...causes.explain import find_causes
 from ...causes.observation import Observation
 from ..call_outcome import CallOutcome, Failure
 from ..elements import WorstElement
@@ -148,7 +148,7 @@ def choose_causes(
                 listed = [entry for entry in known if entry.framework == framework]
                 return native is not None and _is_known(name, native, listed)
 
-            for name, diagnosis in consistent_causes(calls, differing, is_known).items():
+            for name, diagnosis in find_causes(calls, differing, is_known).items():
                 native, cause = of_framework[NATIVE, name].native, diagnosis.cause
                 assert native
                 native.cause, native.cause_kind = (cause.sentence, cause.kind) if cause else ("", "")
