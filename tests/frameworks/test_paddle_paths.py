@@ -469,8 +469,8 @@ def test_coo_gradients_have_derivatives() -> None:
     np.testing.assert_allclose(leaf.grad.values().numpy(), [0.026112, 0.026112, -0.007616], rtol=1e-5)
 
 
-@pytest.mark.parametrize("axes", [0, 1, [0, 1]], ids=str)
-def test_slices_of_coo_gradients_have_derivatives(axes: int | list[int]) -> None:
+@pytest.mark.parametrize("axes", [[], [0, 1]], ids=str)
+def test_slices_of_coo_gradients_have_derivatives(axes: list[int]) -> None:
     weights = tensor([[1.0, -2.0], [0.5, 3.0]])
     dense = tensor([[3.0, 0.25], [4.0, -0.5]])
     dense.stop_gradient = False

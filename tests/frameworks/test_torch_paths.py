@@ -434,7 +434,7 @@ def test_sparse_gradients_keep_their_derivative() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("axes", [0, [-1, 0], [0, 1], 2, []], ids=str)
+@pytest.mark.parametrize("axes", [[0, 1], [-1, 0, 1], 2, []], ids=str)
 def test_slices_of_sparse_gradients_have_derivatives(axes: int | list[int], dtype: torch.dtype) -> None:
     torch.manual_seed(6)
     dense, weights = torch.randn(4, 3, 2, dtype=dtype), torch.randn(4, 3, 2, dtype=dtype)

@@ -58,7 +58,7 @@ def relative_powers(
     exp: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Return (number / divisor)**p. At number = 0, the derivative is 0."""
-    zero = numbers == 0
+    zero = numbers <= 0  # not ==, which compares objects in TensorFlow 1 graphs
     below = log(where(zero, divisor, numbers)) - log(divisor)
     below = where((below > 0) & (numbers < math.inf), 0.0, below)  # only rounding yields a result above 0
     return where(zero, 0.0, exp(p * below))

@@ -10,11 +10,6 @@
 
 #include "dtypes.hpp"
 
-#if defined(__SSE2__) || defined(_M_X64)
-#define CLIP_STREAMS
-#include <immintrin.h>
-#endif
-
 #ifdef _MSC_VER
 #pragma fp_contract(off)  // as -ffp-contract=off
 #endif
@@ -128,56 +123,9 @@ inline void apply<Float16, Product<Float16>>(const Numbers<Float16>* x, Numbers<
 }
 #endif
 
-#ifdef CLIP_STREAMS
-// Store WORD bytes without reading the memory first. Both addresses are multiples of WORD.
-#ifdef __AVX__
-constexpr std::size_t WORD = sizeof(__m256i);
-inline void stream_word(const void* from, void* to) {
-    _mm256_stream_si256(static_cast<__m256i*>(to), _mm256_load_si256(static_cast<const __m256i*>(from)));
-}
-#else
-constexpr std::size_t WORD = sizeof(__m128i);
-inline void stream_word(const void* from, void* to) {
-    _mm_stream_si128(static_cast<__m128i*>(to), _mm_load_si128(static_cast<const __m128i*>(from)));
-}
-#endif
-
-// Transform by `stream_word`, and return the number of written results. The last numbers are not written. If no number
-// of `to` is at the start of a cache line, nothing is written.
+// Write function(number) for each number, in its stored form. `to` may be `from`.
 template <class Dtype, class Function>
-inline std::size_t transform_streaming(const char* from, char* to, std::size_t count, const Function& function) {
-    using Bits = typename Dtype::Bits;
-    constexpr std::size_t LINE = 64;
-    const std::size_t before = (LINE - reinterpret_cast<std::uintptr_t>(to) % LINE) % LINE;
-    if (before % sizeof(Bits) || before / sizeof(Bits) > count) return 0;
-    const Numbers<Dtype>* x = numbers<Dtype>(from);
-    auto* out = reinterpret_cast<Numbers<Dtype>*>(to);
-    const std::size_t first = before / sizeof(Bits), whole = (count - first) / CHUNK * CHUNK;
-    for (std::size_t i = 0; i < first; ++i) out[i] = function(x[i]);
-    for_chunks(whole, [&, x = x + first, out = out + first](std::size_t begin, std::size_t) {
-        alignas(LINE) Bits chunk[CHUNK];
-        for (std::size_t i = 0; i < CHUNK; i += LANES) fetch_ahead<false>(x + begin + i, whole - begin - i);
-        apply<Dtype>(x + begin, reinterpret_cast<Numbers<Dtype>*>(chunk), CHUNK, function);
-        for (std::size_t i = 0; i < CHUNK; i += WORD / sizeof(Bits)) stream_word(chunk + i, out + begin + i);
-    });
-    _mm_sfence();  // the stores above become visible before later stores
-    return first + whole;
-}
-#endif
-
-// Write function(number) for each number, in its stored form. STREAM: do not keep the results in the caches.
-template <class Dtype, class Function>
-inline void transform(const char* from, char* to, std::size_t count, bool stream, const Function& function) {
-#ifdef CLIP_STREAMS
-    if (stream) {
-        const std::size_t done = transform_streaming<Dtype>(from, to, count, function);
-        from += done * sizeof(typename Dtype::Bits);
-        to += done * sizeof(typename Dtype::Bits);
-        count -= done;
-    }
-#else
-    (void)stream;
-#endif
+inline void transform(const char* from, char* to, std::size_t count, const Function& function) {
     const Numbers<Dtype>* x = numbers<Dtype>(from);
     auto* out = reinterpret_cast<Numbers<Dtype>*>(to);
     for_chunks(count, [&](std::size_t begin, std::size_t end) {
@@ -291,48 +239,48 @@ double max_abs(const char* bytes, std::size_t count) {
 // `transform` for bfloat16, two numbers at a time, so that no instruction moves 16 bits to 32 or back. function(number)
 // returns the bits of a float32, whose lower half is dropped.
 template <class Function>
-inline void transform_pairs(const char* from, char* to, std::size_t count, bool stream, const Function& function) {
+inline void transform_pairs(const char* from, char* to, std::size_t count, const Function& function) {
     constexpr std::uint32_t HIGH = 0xFFFF0000;
     const std::size_t pairs = count / 2, done = pairs * sizeof(BFloat16Pair::Bits);
-    transform<BFloat16Pair>(from, to, pairs, stream, [&](std::uint32_t both) {
+    transform<BFloat16Pair>(from, to, pairs, [&](std::uint32_t both) {
         return function(bit_cast<float>(both << 16)) >> 16 | (function(bit_cast<float>(both & HIGH)) & HIGH);
     });
-    transform<BFloat16>(from + done, to + done, count % 2, false, [&](BFloat16::Bits bits) {
+    transform<BFloat16>(from + done, to + done, count % 2, [&](BFloat16::Bits bits) {
         return static_cast<BFloat16::Bits>(function(BFloat16::load(bits)) >> 16);
     });
 }
 
 template <class Dtype>
-void scale(const char* x, char* out, std::size_t count, bool stream, double coef) {
+void scale(const char* x, char* out, std::size_t count, double coef) {
     const auto factor = static_cast<typename Dtype::Number>(coef);
-    transform<Dtype>(x, out, count, stream, Product<Dtype>{factor});
+    transform<Dtype>(x, out, count, Product<Dtype>{factor});
 }
 
 // The lower half of a NaN is 0 in all operands, so it is 0 in the product, and rounding cannot change the upper half.
 // Bits are compared, because GCC 12 replaces `x == x ? x : y` by x.
 template <>
-void scale<BFloat16>(const char* x, char* out, std::size_t count, bool stream, double coef) {
+void scale<BFloat16>(const char* x, char* out, std::size_t count, double coef) {
     const auto bits = bit_cast<std::uint32_t>(static_cast<float>(coef));
     const float factor = bit_cast<float>((bits & 0x7FFFFFFF) > 0x7F800000 ? bits & 0xFFFF0000 : bits);
-    transform_pairs(x, out, count, stream,
+    transform_pairs(x, out, count,
                     [=](float value) { return BFloat16::rounded(bit_cast<std::uint32_t>(value * factor)); });
 }
 
 template <class Dtype>
-void clamp(const char* x, char* out, std::size_t count, bool stream, double low, double high) {
+void clamp(const char* x, char* out, std::size_t count, double low, double high) {
     using Bits = typename Dtype::Bits;
     const auto least = static_cast<typename Dtype::Number>(low), most = static_cast<typename Dtype::Number>(high);
     const Bits least_bits = Dtype::store(least), most_bits = Dtype::store(most);
-    transform<Dtype>(x, out, count, stream, [=](Bits bits) {
+    transform<Dtype>(x, out, count, [=](Bits bits) {
         const auto value = Dtype::load(bits);
         return value < least ? least_bits : value > most ? most_bits : bits;
     });
 }
 
 template <>
-void clamp<BFloat16>(const char* x, char* out, std::size_t count, bool stream, double low, double high) {
+void clamp<BFloat16>(const char* x, char* out, std::size_t count, double low, double high) {
     const auto least = static_cast<float>(low), most = static_cast<float>(high);
-    transform_pairs(x, out, count, stream, [=](float value) {
+    transform_pairs(x, out, count, [=](float value) {
         return bit_cast<std::uint32_t>(value < least ? least : value > most ? most : value);
     });
 }

@@ -37,11 +37,9 @@ struct Kernels {
     double (*max_abs)(const char* x, std::size_t count);
 
     // `coef` is rounded to the dtype of the multiplication: float64 for float64, else float32.
-    //
-    // stream: `out` is not `x`, and the results need not be in the caches.
-    void (*scale)(const char* x, char* out, std::size_t count, bool stream, double coef);
+    void (*scale)(const char* x, char* out, std::size_t count, double coef);
     // NaN stays NaN. The bounds are numbers of the dtype.
-    void (*clamp)(const char* x, char* out, std::size_t count, bool stream, double low, double high);
+    void (*clamp)(const char* x, char* out, std::size_t count, double low, double high);
 };
 
 constexpr std::size_t DTYPES = 4;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -35,6 +36,12 @@ inline bool is_complex(char code) { return code == 'F' || code == 'D'; }
 
 // The kernels for complex numbers are the kernels of their parts. Return null for an unknown code.
 inline const Kernels* kernels_of(char code) { return find_kernels(code == 'F' ? 'f' : code == 'D' ? 'd' : code); }
+
+// Return the code of a framework's dtype, or '?' if it has none.
+inline char code_of(int dtype, std::initializer_list<std::pair<int, char>> codes) {
+    const auto found = std::find_if(codes.begin(), codes.end(), [=](const auto& each) { return each.first == dtype; });
+    return found == codes.end() ? '?' : found->second;
+}
 
 // `count` numbers in order. A complex number is two real numbers. Throw for an unknown code.
 inline Span span_of(char code, const void* data, std::size_t count) {

@@ -131,13 +131,8 @@ class Inputs {
     void release() { tensors_.clear(); }
 
     static Span span(const Tensor* tensor) {
-        const int dtype = api.TensorType(tensor);
-        const char code = dtype == FLOAT16      ? 'e'
-                          : dtype == BFLOAT16   ? 'B'
-                          : dtype == FLOAT32    ? 'f'
-                          : dtype == COMPLEX64  ? 'F'
-                          : dtype == COMPLEX128 ? 'D'
-                                                : 'd';
+        const char code = code_of(api.TensorType(tensor), {{FLOAT16, 'e'}, {BFLOAT16, 'B'}, {FLOAT32, 'f'},
+                                                           {FLOAT64, 'd'}, {COMPLEX64, 'F'}, {COMPLEX128, 'D'}});
         return span_of(code, api.TensorData(tensor), static_cast<std::size_t>(api.TensorElementCount(tensor)));
     }
 

@@ -76,14 +76,12 @@ Number read(const Function<int(Tensor*, Number*)>& get, const OwnTensor& tensor)
 }
 
 inline const Kernels* kernels_of(const OwnTensor& tensor) {
-    const std::int32_t dtype = read(api.aoti_torch_get_dtype, tensor);
-    const char code = dtype == api.aoti_torch_dtype_float32()    ? 'f'
-                      : dtype == api.aoti_torch_dtype_bfloat16() ? 'B'
-                      : dtype == api.aoti_torch_dtype_float16()  ? 'e'
-                      : dtype == api.aoti_torch_dtype_float64()  ? 'd'
-                                                                 : 0;
-    if (!code) throw std::invalid_argument("unified_clip's operators take float16, bfloat16, float32 and float64");
-    return find_kernels(code);
+    const Kernels* kernels = find_kernels(code_of(
+        read(api.aoti_torch_get_dtype, tensor),
+        {{api.aoti_torch_dtype_float32(), 'f'}, {api.aoti_torch_dtype_bfloat16(), 'B'},
+         {api.aoti_torch_dtype_float16(), 'e'}, {api.aoti_torch_dtype_float64(), 'd'}}));
+    if (!kernels) throw std::invalid_argument("unified_clip's operators take float16, bfloat16, float32 and float64");
+    return kernels;
 }
 
 inline Span span(const OwnTensor& tensor) {

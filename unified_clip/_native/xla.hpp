@@ -127,18 +127,9 @@ inline std::int64_t attribute(const CallFrame& frame, const char* name) {
 
 // Return an array's numbers.
 inline Span span(const Buffer& buffer) {
-    const auto code = [&] {
-        switch (buffer.dtype) {
-            case FLOAT16: return 'e';
-            case BFLOAT16: return 'B';
-            case FLOAT32: return 'f';
-            case FLOAT64: return 'd';
-            case COMPLEX64: return 'F';
-            case COMPLEX128: return 'D';
-            default: return '?';
-        }
-    };
-    return span_of(code(), buffer.data, buffer.count());
+    const char code = code_of(buffer.dtype, {{FLOAT16, 'e'}, {BFLOAT16, 'B'}, {FLOAT32, 'f'}, {FLOAT64, 'd'},
+                                             {COMPLEX64, 'F'}, {COMPLEX128, 'D'}});
+    return span_of(code, buffer.data, buffer.count());
 }
 
 // Write the norm over all arguments, or a norm for each argument, as float64. The axes of the result are batches,

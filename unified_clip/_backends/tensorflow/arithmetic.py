@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from ..._compute.device import relative_powers
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
@@ -123,18 +124,13 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
-    """Return |part / divisor|**p. Where `part` is 0, the derivative is 0.
+    """For p = 1, the caller has already divided `part`, and `divisor` is not used."""
 
-    For p = 1, the caller has already divided `part`, and `divisor` is not used.
-    """
+    def where(condition: Tensor, yes: Any, no: Any) -> Tensor:
+        return tf.where(condition, *(tf.convert_to_tensor(value, tf.float64) for value in (yes, no)))
+
     magnitudes = tf.abs(part)
-    if p == 1:
-        return magnitudes
-    zero = tf.equal(magnitudes, 0.0)
-    below = tf.math.log(tf.where(zero, divisor, magnitudes)) - tf.math.log(divisor)
-    rounding = (below > 0.0) & (magnitudes < np.inf)  # only rounding yields a result above 0
-    powers = tf.exp(constant(p, tf.float64) * tf.where(rounding, tf.zeros_like(part), below))
-    return tf.where(zero, tf.zeros_like(part), powers)
+    return magnitudes if p == 1 else relative_powers(magnitudes, p, divisor, where=where, log=tf.math.log, exp=tf.exp)
 
 
 def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
