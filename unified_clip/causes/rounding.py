@@ -73,7 +73,8 @@ def in_16_bits(call: Observation) -> Iterator[Hypothesis]:
             yield Hypothesis("16 bits", f"as if the coefficient were rounded to {dtype}", coefs=coefs)
         ulp, norm, expected = 2.0 ** -FORMATS[dtype].precision, call.norm, call.expected_norm
         if norm is not None and expected and 0 < abs(norm - expected) <= 8 * ulp * expected and norm == narrowed(norm):
-            sentence = f"as if the norm were computed in {dtype}"
+            # float16 can also represent most norms of bfloat16
+            sentence = f"as if the norm were computed in {'16 bits' if dtype == 'bfloat16' else dtype}"
             yield Hypothesis("16 bits", sentence, [norm] * len(call.norms), tolerance=ulp, is_rare=True)
 
 

@@ -172,8 +172,7 @@ def _group_fix(a: Run, b: Run, number: int, kind: CauseKind, old_is_finer: bool)
 
 
 def _first_clip(run: Run, number: int) -> Clip | None:
-    steps = (each for own in run.parameters.values() for each in own[number - 1 : number])
-    return next((clip for each in steps for clip in each.clips), None)
+    return next((clip for each in run.at(number) for clip in each.clips), None)
 
 
 def code(rule: str, old: Clip, new: Clip) -> str:

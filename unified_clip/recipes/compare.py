@@ -84,7 +84,7 @@ def _compare(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None) ->
     others, distances = ([], {}) if has_weights else _compare_gradients(a, b, pairs, findings, optimizers, max_ulp)
     findings += others
     are_alike = not findings
-    findings = _of_other_epochs(b, _without_consequences(findings))
+    findings = _of_other_epochs(a, b, _without_consequences(findings))
     findings += _too_far(a, b, distances) if are_alike and max_ulp is None else []
     paired = [{name for pair in pairs for name in pair.sides[side]} for side in (0, 1)]
     only_a, only_b = (
@@ -157,11 +157,15 @@ def _without_consequences(findings: Sequence[Finding]) -> list[Finding]:
     return list(findings)
 
 
-def _of_other_epochs(b: Run, findings: Sequence[Finding]) -> list[Finding]:
-    """After an epoch of another length, the data and the learning rates differ from the same step on."""
+def _of_other_epochs(a: Run, b: Run, findings: Sequence[Finding]) -> list[Finding]:
+    """After an epoch of another length, the data and the learning rates differ from the same step on.
+
+    Only recorded rates show that none differs at an earlier step, which would change the gradients.
+    """
+    are_recorded = all("lr" in step.settings for run in (a, b) for step in run.recorded.optimizer_steps)
     data = next((each for each in findings if each.kind in UNKNOWN_CHANGE and each.step > 1), None)
     rates = [each for each in findings if data and each.step == data.step and each.field in RATES]
-    if data is None or not rates:
+    if data is None or not rates or not are_recorded:
         return list(findings)
     sentence = (
         f"{data.sentence}. From the same step on, {b.name} has the learning rate {value_text(rates[0].new)} instead of "

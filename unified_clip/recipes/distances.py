@@ -16,35 +16,28 @@ from .run import ParameterStep, Run
 
 def gradients_at(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> list[Gradients]:
     """Return the gradients before the clip, without those that are only rounding in both runs."""
-    floors = a.noise_floor(number), b.noise_floor(number)
-    found = []
-    for pair in pairs:
-        left, right = step_at(a, pair.old, number), step_at(b, pair.new, number)
-        if len(left) != 1 or len(right) != 1 or left[0].shape is None or right[0].shape is None:
-            continue
-        norms = left[0].raw_norm or 0.0, right[0].raw_norm or 0.0
-        if all(norm <= floor for norm, floor in zip(norms, floors, strict=True)):
-            continue
-        if (both := _common(a, b, pair, left[0], right[0])) is not None:
-            found.append(both)
-    return found
+    known = (_gradients(a, b, pair, number) for pair in without_noise(pairs, a, b, number))
+    return [each for each in known if each is not None]
 
 
-def _common(a: Run, b: Run, pair: Pair, left: ParameterStep, right: ParameterStep) -> Gradients | None:
-    if left.raw is None or right.raw is None or pair.are_rearranged:
+def _gradients(a: Run, b: Run, pair: Pair, number: int) -> Gradients | None:
+    first = a.weight_at_start(pair.old[0])
+    if pair.order in ("same", "transposed") and first is not None and np.ptp(first.elements) > 0:
+        both = common_elements(a, b, pair, number, lambda each: each.raw)
+        weights = common_elements(a, b, pair, number, lambda each: each.weight)
+        return both and Gradients(pair, *both, weights[0] if weights else None)
+    sides = step_at(a, pair.old, number), step_at(b, pair.new, number)
+    known = [
+        Sample(each.shape, each.raw)
+        for side in sides
+        for each in side
+        if each.shape is not None and each.raw is not None
+    ]
+    if pair.are_rearranged or not pair.is_single or len(known) < 2:
         return None
-    old, new = Sample(left.shape or (), left.raw), Sample(right.shape or (), right.raw)
-    weights = a.weight_at_start(pair.old[0]), b.weight_at_start(pair.new[0])
-    has_order = pair.order in ("same", "transposed") and weights[0] is not None and np.ptp(weights[0].elements) > 0
-    if has_order and weights[0] is not None and weights[1] is not None:
-        both = aligned(old, new, (weights[0], weights[1]))
-        now = None if left.weight is None else aligned(Sample(old.shape, left.weight), new, (weights[0], weights[1]))
-        return both and Gradients(pair, *both, now[0] if now else None)
-    candidates = [each for each in old.pairings(new) if len(each[0]) == len(each[1])]
-    if not candidates:
-        return None
-    best = min(candidates, key=lambda each: float(np.abs(each[0] - each[1]).max(initial=0.0)))
-    return Gradients(pair, *best, None)
+    candidates = [each for each in known[0].pairings(known[1]) if len(each[0]) == len(each[1])]
+    best = min(candidates, key=lambda each: float(np.abs(each[0] - each[1]).max(initial=0.0)), default=None)
+    return best and Gradients(pair, *best, None)
 
 
 def distance(gradients: Sequence[Gradients], totals: tuple[float, float]) -> float:

@@ -182,27 +182,16 @@ def _scale_finding(a: Run, b: Run, factor: float, whose: str, number: int) -> Fi
 
 
 def _changes_after_clip(run: Run, times: float, number: int) -> bool:
-    for steps in run.parameters.values():
-        for each in steps[number - 1 : number]:
-            last = each.clips[-1] if each.clips else None
-            if (
-                last is None
-                or each.gradient is None
-                or last.exact.sample is None
-                or not each.step
-                or not each.step.tensors
-            ):
-                continue
-            result = last.applied(np.array(last.exact.sample))
-            if result is not None and result.any():
-                factor = float(result @ each.gradient) / float(result @ result)
-                return abs(factor * times - 1) <= 0.01 * abs(times - 1)
+    for each in run.at(number):
+        result = each.clipped
+        if result is not None and each.gradient is not None and each.step and each.step.tensors and result.any():
+            factor = float(result @ each.gradient) / float(result @ result)
+            return abs(factor * times - 1) <= 0.01 * abs(times - 1)
     return False
 
 
 def _backward_calls(run: Run, number: int) -> int | None:
-    steps = [each.step for steps in run.parameters.values() for each in steps[number - 1 : number] if each.step]
-    return next((step.backward_calls for step in steps), None)
+    return next((each.step.backward_calls for each in run.at(number) if each.step), None)
 
 
 def _passes(run: Run, number: int) -> str:

@@ -203,7 +203,7 @@ FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tenso
 
 
 def _calls_text(run: Run, number: int) -> str:
-    clips = [clip for steps in run.parameters.values() for each in steps[number - 1 : number] for clip in each.clips]
+    clips = [clip for each in run.at(number) for clip in each.clips]
     texts = dict.fromkeys(clip_text(clip) for clip in clips)
     return " and ".join(texts) or "its clip calls"
 
@@ -307,12 +307,10 @@ def unreached(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
 
 def _is_reached(each: ParameterStep, unit: float) -> bool | None:
     """Return whether the optimizer gets the result of the last clip, or None if this is unknown."""
-    last = each.clips[-1] if each.clips else None
-    known = each.step and any(clip.exact.sample is not None for clip in each.clips) and each.step.tensors
-    if last is None or not known or last.exact.sample is None or each.gradient is None or each.raw is None:
+    result = each.clipped
+    if not (each.step and each.step.tensors) or result is None or each.gradient is None or each.raw is None:
         return None
-    result = last.applied(np.array(last.exact.sample))
-    if result is None or len(result) != len(each.gradient):
+    if len(result) != len(each.gradient):
         return None
     limit = max(REACHES, 4 * unit) * float(np.abs(result).max(initial=0.0))
     return bool((np.abs(result - each.gradient) <= limit).all())

@@ -93,6 +93,12 @@ class ParameterStep:
     weight_norm: float | None = None
     update: Float64s | None = None
 
+    @property
+    def clipped(self) -> Float64s | None:
+        """The sample of what the last clip returns, or None if it is unknown."""
+        sample = self.clips[-1].exact.sample if self.clips else None
+        return None if sample is None else self.clips[-1].applied(np.array(sample))
+
 
 class Run:
     """All recorded facts, by parameter. All gradients, norms and thresholds are without a loss scale."""
@@ -137,7 +143,7 @@ class Run:
             changes = [_changes(dict(zip(names, column, strict=True))) for column in columns]
             calls = by_hand.identify(changes) if changes and all(changes) else None
             for column, call in zip(columns, calls or [], strict=bool(calls)):
-                coefs, norms = _by_name(call, call.coefs()), _by_name(call, call.norms())
+                coefs, norms = by_name(call, call.coefs()), by_name(call, call.norms())
                 group = frozenset(call.parameters)
                 for name, each in zip(names, column, strict=True):
                     if name in call.parameters:
@@ -191,13 +197,17 @@ class Run:
         norms = [norm or 0.0 for norm in self._norms(number)]
         return math.hypot(*norms) if all(map(math.isfinite, norms)) else math.inf
 
+    def at(self, number: int) -> list[ParameterStep]:
+        """Return the step `number` of each parameter that has so many."""
+        return [steps[number - 1] for steps in self.parameters.values() if len(steps) >= number]
+
     def is_zero(self, number: int) -> bool:
         """Return whether all gradients before the clip are 0."""
         norms = self._norms(number)
         return bool(norms) and all(norm == 0 for norm in norms)
 
     def _norms(self, number: int) -> list[float | None]:
-        return [steps[number - 1].raw_norm for steps in self.parameters.values() if len(steps) >= number]
+        return [each.raw_norm for each in self.at(number)]
 
     def noise_floor(self, number: int) -> float:
         """Gradients with smaller norms are only rounding."""
@@ -273,7 +283,7 @@ class Run:
         found: dict[str, list[Clip]] = {name: [] for name in names}
         for place in places:
             line, owners = self.lines[place], self._owners[place]
-            coefs, norms = _by_name(line, line.coefs()), _by_name(line, line.used_norms())
+            coefs, norms = by_name(line, line.coefs()), by_name(line, line.used_norms())
             group = frozenset(owners.values())
             for own, name in owners.items():
                 shared = group if line.rule == "global" else frozenset([name])
@@ -367,7 +377,7 @@ def _is_late(calls: Sequence[int], total: int) -> bool:
     return 0 < size * len(counts) <= total and all(count == place * size for place, count in enumerate(counts))
 
 
-def _by_name(line: RecordedCall, values: Sequence[float | None]) -> Mapping[str, float | None]:
+def by_name(line: RecordedCall, values: Sequence[float | None]) -> Mapping[str, float | None]:
     if line.rule == "global" and len(values) == 1:
         return dict.fromkeys(line.parameters or [ALL], values[0])
     return dict(zip(line.parameters, values, strict=False)) if len(values) == len(line.parameters) else {}

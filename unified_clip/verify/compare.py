@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..compare.losses import LoggedComparison, compare_logged
 from ..compare.parameter_names import Names
 from ..recipes.finding import Finding
-from ..recipes.run import Run
+from ..recipes.run import Clip, Run, by_name
 from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import GROWTH, ROUNDING, distance, single, ulps_at
 from .explanation import FACTS, explain
@@ -122,29 +120,17 @@ def _rows(
         allowed = max(ROUNDING, GROWTH * distance) if distance <= allowed else ROUNDING
 
 
-class OwnClip(NamedTuple):
-    """What a clip call does to one gradient."""
-
-    line: RecordedCall
-    own_norm: float | None
-    norm: float | None
-    coef: float | None
-
-
-Clips = Mapping[str, Sequence[OwnClip]]
+Clips = Mapping[str, Sequence[Clip]]
 """{parameter: its clips in one step}"""
 
 
 def _clips_of(lines: Sequence[RecordedCall]) -> Clips:
-    found: dict[str, list[OwnClip]] = {}
-    for line in lines:
-        norms: Sequence[float | None] = line.norms()
-        coefs: Sequence[float | None] = line.coefs()
-        if line.rule == "global":
-            norms, coefs = [norms[0]] * len(line.parameters), [coefs[0]] * len(line.parameters)
-        of_each = itertools.zip_longest(line.parameters, norms, coefs)
-        for name, norm, coef in itertools.islice(of_each, len(line.parameters)):
-            found.setdefault(name, []).append(OwnClip(line, line.parameters[name].norm, norm, coef))
+    found: dict[str, list[Clip]] = {}
+    for number, line in enumerate(lines):
+        norms, coefs = by_name(line, line.norms()), by_name(line, line.coefs())
+        for name in line.parameters:
+            clip = Clip(line, number, name, frozenset(line.parameters), norms.get(name), coefs.get(name))
+            found.setdefault(name, []).append(clip)
     return found
 
 
@@ -180,7 +166,7 @@ def _numbers(pairing: StepPairing, old: Clips, new: Clips, noise: Collection[str
 
 def _total(clips: Clips) -> float:
     """Return the total norm before all clips."""
-    norms = [own[0].own_norm or 0.0 for own in clips.values()]
+    norms = [own[0].exact.norm for own in clips.values()]
     return math.hypot(*(norm for norm in norms if math.isfinite(norm)))
 
 
