@@ -29,7 +29,10 @@ RUN_BY = {
 }
 
 FOLDERS = {"integrations": "integrations/test_*.py", "porting": "docs/test_porting_guides.py"}
-BESIDE = {"integrations/engines.md": "distributed/test_torch_engines.py"}
+BESIDE = {
+    "integrations/engines.md": "distributed/test_torch_engines.py",
+    "porting/optimizers_and_layers.md": "docs/test_optimizers_and_layers_page.py",
+}
 
 
 def pages() -> list[str]:

@@ -25,7 +25,7 @@ def test_ours_take_the_same_arguments() -> None:
 
 
 def test_its_class_per_tensor_rejects_float64_on_the_cpu_and_ours_does_not() -> None:
-    """The page of the function and docs/my-loss-curve-differs.md describe this pitfall."""
+    """The page of the function and docs/porting/optimizers_and_layers.md describe this pitfall."""
     weight, gradient = paddle.create_parameter([3], "float64"), paddle.to_tensor(np.array([3.0, 4.0, 12.0]))
     with pytest.raises(RuntimeError, match="clip_by_norm"):
         paddle.nn.ClipGradByNorm(1.3)([(weight, gradient)])
@@ -34,7 +34,7 @@ def test_its_class_per_tensor_rejects_float64_on_the_cpu_and_ours_does_not() -> 
 
 
 def test_its_momentum_is_float32_for_float64_weights() -> None:
-    """docs/my-loss-curve-differs.md and `unified-clip compare` describe this pitfall."""
+    """docs/porting/optimizers_and_layers.md and `unified-clip compare` describe this pitfall."""
     weight = paddle.to_tensor(np.zeros(1), stop_gradient=False)
     optimizer = paddle.optimizer.Momentum(1.0, momentum=0.9, parameters=[weight])
     for _ in range(2):

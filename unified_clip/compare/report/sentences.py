@@ -126,7 +126,7 @@ def _rearranged(comparison: RecordingComparison) -> Iterator[str]:
     if names and not any(each.kind == "other initial weights" for each in comparison.findings):
         yield (
             f"Only the norms of {names_text(names)} were compared: both runs have the same elements in different "
-            "orders, as for the gates of a GRU in Keras and PyTorch. See docs/my-loss-curve-differs.md."
+            "orders, as for the gates of a GRU in Keras and PyTorch. See docs/porting/optimizers_and_layers.md."
         )
 
 
