@@ -1,4 +1,4 @@
-"""JAX: the bytes that a compiled clip reads and writes, by XLA's cost analysis, are those of docs/performance.md."""
+"""JAX: the bytes that a compiled clip reads and writes, by XLA's cost analysis, are those of traffic.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paddle: the bytes that the operations of a clip's program read and write are those of docs/performance.md."""
+"""Paddle: the bytes that the operations of a clip's program read and write are those of traffic.md."""
 
 from __future__ import annotations
 

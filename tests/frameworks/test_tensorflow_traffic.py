@@ -1,4 +1,4 @@
-"""TensorFlow: the bytes that the operations of a clip's graph read and write are those of docs/performance.md."""
+"""TensorFlow: the bytes that the operations of a clip's graph read and write are those of traffic.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/performance.md: bytes of memory that a clip reads and writes for each element."""
+"""The tables of benchmarks/results/traffic.md: bytes of memory that a clip reads and writes for each element."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "results" / "traffic.md"
 SHAPES = [(512, 1024), (2048, 512), (300, 300)]
 ELEMENTS = sum(math.prod(shape) for shape in SHAPES)
 SMALL = 100_000

@@ -1,8 +1,9 @@
-"""The tables that `benchmarks/tables.py` writes into docs/performance.md."""
+"""The tables that `benchmarks/tables.py` writes into docs/performance.md and benchmarks/results."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ from unified_clip.bench import report
 
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[3]
+NATIVE = "torch.nn.utils.clip_grad_norm_"
 
 
 @pytest.fixture
@@ -25,29 +27,60 @@ def script() -> ModuleType:
     return module
 
 
-def test_the_tables_are_put_into_the_document_and_stale_ones_are_found(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+PLACE = "before\n\n<!-- {0}: so -->\n\nold\n\n<!-- end of {0} -->\n\nafter\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with measurements, and documents whose tables are stale."""
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    machine = {**DATA["machine"], "device": "GPU", "cuda": "13.0"}
+    on_gpu = {**LABELS, "repeats": 9, **TIMES, "what": "clipped", "native": f"{NATIVE}, CUDA kernels"}
+    (results / "bench.json").write_text(report.as_json(DATA), encoding="utf-8")
+    (results / "gpu.json").write_text(json.dumps(DATA | {"machine": machine, "results": [on_gpu]}), encoding="utf-8")
+    for path, text in {
+        results / "cpu.md": PLACE.format("bench"),
+        results / "gpu.md": PLACE.format("gpu"),
+        tmp_path / "docs" / "performance.md": PLACE.format("bench") + PLACE.format("gpu"),
+    }.items():
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_tables_are_put_into_the_documents_and_stale_ones_are_found(
+    script: ModuleType, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results, document = tmp_path / "bench.json", tmp_path / "page.md"
-    results.write_text(report.as_json(DATA), encoding="utf-8")
-    on_gpu = "<!-- gpu: so -->\n\nold\n\n<!-- end of gpu -->"
-    document.write_text(
-        f"before\n\n<!-- bench: so -->\n\nold\n\n<!-- end of bench -->\n\nafter\n{on_gpu}\n", encoding="utf-8"
+    arguments = ["--root", str(root)]
+    page, cpu, gpu = (
+        root / name for name in ("docs/performance.md", "benchmarks/results/cpu.md", "benchmarks/results/gpu.md")
     )
-    arguments = ["--results", str(results), "--document", str(document)]
     assert script.main([*arguments, "--check"]) == 1
-    assert "are stale" in capsys.readouterr().err
-    assert "old" in document.read_text(encoding="utf-8")
+    assert "docs/performance.md, benchmarks/results/cpu.md, benchmarks/results/gpu.md" in capsys.readouterr().err
+    assert "old" in cpu.read_text(encoding="utf-8")
     assert script.main(arguments) == 0
     assert script.main([*arguments, "--check"]) == 0
-    text = document.read_text(encoding="utf-8")
+    texts = [path.read_text(encoding="utf-8") for path in (page, cpu, gpu)]
     measured = "Measured on x86_64, 8 processors, 2 threads, kernels for AVX2, with python "
-    assert text.startswith(f"before\n\n<!-- bench: so -->\n\n{measured}")
-    assert "| GPT-2 | float32 | clipped | paddle.a | 2.00 | 4.00 | 2.00 (1.50 to 2.50) |\n" in text
-    assert "\n\n<!-- end of bench -->\n\nafter\n<!-- gpu: so -->\n\nMeasured on one NVIDIA" in text
-    assert text.endswith("\n\n<!-- end of gpu -->\n")
-    results.write_text(report.as_json(DATA | {"threads": 4}), encoding="utf-8")
+    assert all(text.startswith(f"before\n\n<!-- bench: so -->\n\n{measured}") for text in texts[:2])
+    assert "| GPT-2 | float32 | clipped | paddle.a | 2.00 | 4.00 | 2.00 (1.50 to 2.50) |\n" in texts[1]
+    assert all("<!-- gpu: so -->\n\nMeasured on one GPU with CUDA 13.0" in text for text in (texts[0], texts[2]))
+    assert all(text.endswith("-->\n\nafter\n") and "old" not in text for text in texts)
+    (root / "benchmarks/results/bench.json").write_text(report.as_json(DATA | {"threads": 4}), encoding="utf-8")
     assert script.main([*arguments, "--check"]) == 1
+    assert "gpu.md" not in capsys.readouterr().err
+
+
+def test_the_summary_has_the_range_of_each_function_and_what_is_slower(script: ModuleType) -> None:
+    def row(name: str, middle: float, what: str = "clipped") -> dict[str, object]:
+        return {**LABELS, "repeats": 9, **TIMES, "list": name, "what": what, "native": "f", "ratio": [0.1, middle, 9.0]}
+
+    measured = [row("A", 2.0), row("B", 0.5), row("C", 4.0), row("A", 3.0, "not clipped"), row("A", 0.3, "norm alone")]
+    text = script.summary(DATA | {"results": measured})
+    assert "| f | 3.00 | 0.500 to 4.00 | - | - |\n" in text
+    assert text.endswith("| f | B | - | 0.500 | - | - |")
+    assert "The lists are A, B, C. " in text
 
 
 def test_ratios_in_graphs_have_one_row_for_each_graph_and_list(script: ModuleType) -> None:
@@ -64,7 +97,7 @@ def test_ratios_in_graphs_have_one_row_for_each_graph_and_list(script: ModuleTyp
 
 
 def test_ratios_on_a_gpu_have_a_table_of_eager_calls_and_one_of_cuda_graphs(script: ModuleType) -> None:
-    native = "torch.nn.utils.clip_grad_norm_, CUDA kernels"
+    native = f"{NATIVE}, CUDA kernels"
     entry = {**LABELS, "framework": "torch", "repeats": 9, **TIMES}
     measured = [
         {**entry, "what": "clipped", "native": native},
@@ -77,13 +110,14 @@ def test_ratios_on_a_gpu_have_a_table_of_eager_calls_and_one_of_cuda_graphs(scri
     eager, graphs = text.split("### CUDA graphs on a GPU")
     assert "| with the CUDA kernels | GPT-2 | - | 2.00 | - | - |" in eager
     assert "| with the CUDA kernels | GPT-2 | 3.00 | - | - | - |" in graphs
+    summary = script.gpu_summary(DATA | {"machine": machine, "results": measured})
+    assert "| eager calls with the CUDA kernels | - | 2.00 | - | - |\n" in summary
+    assert summary.endswith("| CUDA graphs with the CUDA kernels | 3.00 | - | - | - |")
 
 
 def test_a_document_without_a_place_for_the_tables_is_refused(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: ModuleType, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "bench.json").write_text(report.as_json(DATA), encoding="utf-8")
-    (tmp_path / "page.md").write_text("nothing", encoding="utf-8")
-    arguments = ["--results", str(tmp_path / "bench.json"), "--document", str(tmp_path / "page.md")]
-    assert script.main(arguments) == 2
-    assert "has no place" in capsys.readouterr().err
+    (root / "benchmarks/results/gpu.md").write_text("nothing", encoding="utf-8")
+    assert script.main(["--root", str(root)]) == 2
+    assert "benchmarks/results/gpu.md has no place" in capsys.readouterr().err
