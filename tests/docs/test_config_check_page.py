@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)[0]
     assert cli.main(command.split()) == 1
-    printed, missing = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    printed, missing, _ = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert capsys.readouterr().out == printed
     (folder / "speech" / "train.py").write_text("")
     llm = folder / "llm" / "ds_config.json"

@@ -1,19 +1,22 @@
-"""docs/recording.md: its examples print the output on the page, and it names every field and cause."""
+"""docs/recording.md: its example records what the page describes, and it names every field and cause."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from support.page_examples import run
 
 import unified_clip
+from unified_clip.causes.cause import CauseKind
 from unified_clip.recording import recorded_run, runs
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS, PACKAGE = Path(__file__).parents[2] / "docs", Path(unified_clip.__file__).parent
 PAGE = (DOCS / "recording.md").read_text(encoding="utf-8")
 
 
@@ -26,9 +29,9 @@ def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
     assert set(recorded.lines[0].parameters) == {"weight", "bias"}
     texts = (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines()
     clips, steps = ([data for text in texts if key in (data := json.loads(text))] for key in ("call", "optimizer"))
-    first, *_ = ({name: {*fields} for name, fields in clip["parameters"].items()} for clip in clips)
-    assert (first["weight"] - first["bias"], first["bias"] & {"sums", "fingerprints"}) == ({"sums"}, {"fingerprints"})
-    assert [[*fields] for fields in clips[1]["parameters"].values()] == [["shape", "norm", "weight"]] * 2
+    fields = {"shape", "norm", "weight", "sample", "weight_sample"}
+    first, *rest = ([{*each} for each in clip["parameters"].values()] for clip in clips)
+    assert (first, rest) == ([fields | {"sums"}, fields], [[fields, fields]] * 2)
     assert [step["cleared"] for step in steps] == [None, True, True]
     assert not any("changed" in step for step in steps)
 
@@ -41,14 +44,6 @@ def test_changed_counts_gradients_from_the_first_step_on(tmp_path: Path) -> None
     run(tmp_path, "-W", "ignore", "-c", training.replace(clip, "model.bias.grad.mul_(0.5)"))
     texts = (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(text).get("changed", "missing") for text in texts[1:]] == [1, 1, 1]
-
-
-@pytest.mark.nightly
-def test_the_comparison_prints_the_output_on_the_page(tmp_path: Path) -> None:
-    *_, example = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    run(tmp_path, "-c", example)
-    ((command, printed),) = re.findall(r"```console\n\$ unified-clip (.*?)\n(.*?)```", PAGE, re.DOTALL)
-    assert run(tmp_path, "-m", "unified_clip", *command.split()) == printed
 
 
 TRAINING = """
@@ -72,25 +67,41 @@ def test_the_check_of_a_run_prints_the_output_on_the_page(tmp_path: Path) -> Non
     (tmp_path / "train.py").write_text(TRAINING.format(clip=clip).removeprefix("\n"), encoding="utf-8")
     (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0', encoding="utf-8")
     printed = run(tmp_path, *["-m", "unified_clip", "record", "--check", "clip.toml", "--"], sys.executable, "train.py")
-    assert f"```text\n{printed}```" in PAGE
+    assert f"```text\n{printed}```" in (DOCS / "config-check.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "model", [runs.RecordedCall, runs.OptimizerStep, runs.LoggedNumbers, runs.Header, runs.Parameter]
-)
-def test_every_field_is_on_the_page(model: type[recorded_run.RecordedTable]) -> None:
-    for name, field in model.model_fields.items():
-        if model is not runs.OptimizerStep or name not in ("calls", "run"):  # the file does not have these fields
-            assert f"`{field.alias or name}`" in PAGE
+def test_every_field_is_on_the_page() -> None:
+    tables = (runs.RecordedCall, runs.OptimizerStep, runs.LoggedNumbers, recorded_run.RecordedWarning, runs.Header)
+    others = (runs.Parameter, recorded_run.RecordedProcess)
+    fields = {field.alias or name: field for table in (*tables, *others) for name, field in table.model_fields.items()}
+    assert [name for name, field in fields.items() if not field.exclude and f"`{name}`" not in PAGE] == []
 
 
-def test_every_cause_is_on_a_page() -> None:
-    package, parity_page = Path(unified_clip.__file__).parent, DOCS / "parity.md"
-    sources = [
-        path.read_text(encoding="utf-8") for path in [*package.glob("causes/*.py"), *package.glob("recording/**/*.py")]
-    ]
+def causes(table: str) -> list[str]:
+    """Return the causes in the rows of a table."""
+    return [cause for cell in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE) for cause in cell.split(", ")]
+
+
+def kinds_in(*folders: str) -> set[str]:
+    """Return the kinds of causes that the code of these packages names."""
+    paths = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py") if path.name != "cause.py"]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    return {node.value for node in nodes if isinstance(node, ast.Constant)} & {*get_args(CauseKind)}
+
+
+OTHER_MEANINGS = {"float32", "not clipped"}
+"""A dtype, and a value of the field "clip"."""
+
+
+def test_the_table_has_the_causes_that_compare_and_verify_name() -> None:
+    table = PAGE.partition("| cause | what differs | what to change |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    listed = causes(table)
+    assert sorted(listed) == sorted(kinds_in("recipes", "compare", "verify") - OTHER_MEANINGS)
+
+
+def test_every_cause_of_parity_is_on_a_page() -> None:
     named = r'(?:(?:Cause|Hypothesis|Setting|\.cause)\(\s*|kind = |kind, sentence = )"([^"]+)"'
+    sources = [path.read_text(encoding="utf-8") for path in PACKAGE.glob("causes/*.py")]
     kinds = {kind for source in sources for kind in re.findall(named, source)}
     assert len(kinds) > 20
-    listed = re.findall(r"^\| ([^|]+) \|", PAGE + parity_page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert kinds <= {kind for cell in listed for kind in cell.split(", ")}
+    assert kinds <= {*causes(PAGE + (DOCS / "parity.md").read_text(encoding="utf-8"))}
