@@ -64,7 +64,22 @@ def train_tensorflow() -> list[np.ndarray]:
         if hasattr(by_keras, "apply"):  # recordings need Keras 3
             by_keras.apply([gradient], [variable])
             unclipped.apply([gradient], [variable])
-    return [variable.numpy()]
+    return [variable.numpy(), train_in_session()]
+
+
+def train_in_session() -> np.ndarray:
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("weight", initializer=[3.0, 4.0])
+        clipped, _ = tf.clip_by_global_norm(tf.gradients(tf.reduce_sum(weight**2), [weight]), 0.5)
+        train = v1.train.GradientDescentOptimizer(0.1).apply_gradients([(clipped[0], weight)])
+        session.run(v1.global_variables_initializer())
+        for _ in range(2):
+            session.run(train)
+        trained: np.ndarray = session.run(weight)
+    return trained
 
 
 def train_paddle() -> list[np.ndarray]:

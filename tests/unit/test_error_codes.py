@@ -274,7 +274,6 @@ NOTES = {
     "verify/cli.py": "interrupted",
     "recording/launch/command.py": "notes on what was not recorded",
     "recording/launch/process.py": "the same, if the file for notes cannot be written",
-    "recording/launch/watch.py": "the live view",
 }
 """Modules that write to standard error without print_error, and their texts. These texts are not errors."""
 

@@ -114,7 +114,9 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             ValueError: The adaptive rules of the state and the configuration differ. The first step of the optimizer
                 raises this error.
         """
-        self._loaded = dict(state_dict.get("clips", {}))
+        clips = state_dict.get("clips", {})
+        # releases before this one saved a list
+        self._loaded = dict(enumerate(clips)) if isinstance(clips, list) else dict(clips)
         self._by_index = {}
         self._clippers = WeakKeyDictionary()  # a running training may be restored, too
 

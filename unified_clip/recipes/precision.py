@@ -36,6 +36,11 @@ def dtype_of(arrays: Iterable[Float64s | None]) -> str:
     return "float16" if np.array_equal(half, single) and (half.view(np.uint16) & 1).mean() >= ODD else "float32"
 
 
+def largest_unit(samples: Iterable[Iterable[Float64s | None]]) -> float:
+    """Return the rounding error of the least precise parameter. samples: Those of each parameter."""
+    return max((UNITS[dtype_of(each)] for each in samples), default=UNITS["float32"])
+
+
 def unscaled(line: RecordedCall) -> RecordedCall:
     """Divide by the loss scale of the call, which can differ from that of the next call."""
     if line.loss_scale is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from ..tensors.arithmetic import Float64s
 from ..tensors.samples import Sample
 from . import by_hand
 from .networks import ALL, PARALLEL, Network, find_loops, find_networks, find_owners
-from .precision import UNITS, divided, dtype_of, unscaled
+from .precision import divided, largest_unit, unscaled
 
 Threshold = float | tuple[float, float] | None
 
@@ -163,21 +163,13 @@ class Run:
     @functools.cached_property
     def gradient_unit(self) -> float:
         """The rounding error of the least precise gradients."""
-        floor = functools.cache(self.noise_floor)
-
-        def sample(each: ParameterStep) -> tuple[Float64s | None, ...]:
-            is_noise = each.raw_norm is not None and each.raw_norm <= floor(each.number)
-            return () if is_noise else (each.gradient if each.raw is None else each.raw,)
-
-        return self._unit(sample)
+        floor, every = functools.cache(self.noise_floor), self.parameters.values()
+        kept = ([e for e in steps if e.raw_norm is None or e.raw_norm > floor(e.number)] for steps in every)
+        return largest_unit([each.gradient if each.raw is None else each.raw for each in steps] for steps in kept)
 
     @functools.cached_property
     def weight_unit(self) -> float:
-        return self._unit(lambda each: (each.weight,))
-
-    def _unit(self, samples: Callable[[ParameterStep], tuple[Float64s | None, ...]]) -> float:
-        found = ([each for step in steps for each in samples(step)] for steps in self.parameters.values())
-        return max((UNITS[dtype_of(each)] for each in found), default=UNITS["float32"])
+        return largest_unit([each.weight for each in steps] for steps in self.parameters.values())
 
     def first(self, name: str) -> ParameterStep:
         return self.parameters[name][0]

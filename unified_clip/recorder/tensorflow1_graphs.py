@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 from tensorflow.python.ops import clip_ops, gradients_util
 
 from .hooks import CLIP_CALLS, HOOKS, Outermost, ran
@@ -107,7 +108,7 @@ LOSS_CALLS = Outermost()
 
 def is_session() -> bool:
     """Return whether a session will run what the script builds now, also in tf.cond, which builds a function."""
-    return not (tf.executing_eagerly() or tf.compat.v1.executing_eagerly_outside_functions())
+    return not (tf.executing_eagerly() or ops.executing_eagerly_outside_functions())
 
 
 class Outside:

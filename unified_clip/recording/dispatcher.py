@@ -150,9 +150,8 @@ CLIP_CALLS.is_hidden = lambda: DISPATCHER.running is not None
 
 
 def _copy_of(gradient: Any) -> Any:
-    from .results import copy_of  # `import unified_clip` needs no NumPy
-
-    return copy_of(gradient)
+    # `import unified_clip` needs no NumPy, and checkers of types must not follow it to readers of files
+    return import_module("unified_clip.recording.results").copy_of(gradient)
 
 
 def _installer(module: str) -> Callable[[], object]:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,12 +264,11 @@ class Recording:
             if "parameters" in fields:
                 fields["parameters"] = dict(zip(names, fields["parameters"].values(), strict=True))
             if stores:
-                from .results import result_fields, stored
-
-                fields["gradients"] = self._store(step, stored(names, [each.stored for each in rows]))
+                results = import_module("unified_clip.recording.results")
+                fields["gradients"] = self._store(step, results.stored(names, [each.stored for each in rows]))
                 if self.stores_results:
-                    fields |= {"after": self._store(step, stored(names, after))}
-                    fields |= result_fields(call, fields, rows, after)
+                    fields |= {"after": self._store(step, results.stored(names, after))}
+                    fields |= results.result_fields(call, fields, rows, after)
         self._add(NativeLine(step, fields | {"seconds": None}))
 
     def _names_of(self, call: str, rows: Sequence[Row]) -> Sequence[str]:

@@ -169,7 +169,17 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
 
 
 def fit_lists(tensors: Sequence[Tensor]) -> bool:
-    return all(is_real(tensor) and tensor.numel() for tensor in tensors)
+    in_graph = torch.compiler.is_compiling()
+    for tensor in tensors:
+        if not (
+            (type(tensor) in PLAIN or type(tensor) is FakeTensor)
+            and ((in_graph and type(tensor) in PLAIN) or tensor.layout == torch.strided)
+            and tensor.dtype in REAL
+            and (in_graph or not tensor.is_neg())
+            and tensor.numel()
+        ):
+            return False
+    return True
 
 
 def is_recorded(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
