@@ -158,7 +158,7 @@ def test_momentum_with_the_code_of_the_page_follows_a_schedule_as_in_keras(folde
     record(folder, momentum=port(sgd, code, halve + MOMENTUM), plain_momentum=port(sgd, code, halve + STEP))
     right, wrong = (compared(folder, "keras_momentum", name) for name in ("momentum", "plain_momentum"))
     assert (texts(right), right.recipes.steps) == ("", 16)
-    assert "learning rates in the momentum" in texts(wrong)
+    assert "keeps earlier learning rates" in texts(wrong)
 
 
 @pytest.mark.nightly

@@ -275,7 +275,11 @@ PHRASES: Mapping[str, str] = {
     DECAY_OF: "weight decay is added to {}",
     UNDECAYED: "the parameters without weight decay are {}",
     "nesterov": "the momentum of Nesterov is {}",
+    "learning rates in the momentum": "a momentum of updates, which keeps earlier learning rates, is {}",
 }
+
+USED: Mapping[object, str] = {True: "used", False: "not used", None: "not used"}
+"""The text of a setting that is on or off."""
 
 
 def _finding(
@@ -284,7 +288,8 @@ def _finding(
     phrase = PHRASES.get(found.setting, f"{found.setting} is {{}}")
     if found.setting == UNDECAYED:
         found = found._replace(**{side: names_text(each) for side in ("old", "new") if (each := getattr(found, side))})
-    old, new = (phrase.format(value_text(value)) for value in (found.old, found.new))
+    is_flag = any(each is True for each in (found.old, found.new))
+    old, new = (phrase.format(USED[each] if is_flag else value_text(each)) for each in (found.old, found.new))
     optimizers = [f" ({steps[0].optimizer})" if steps and steps[0].optimizer else "" for steps in (left, right)]
     sentence = f"by the updates, {old} in {a.name}{optimizers[0]}, and {new} in {b.name}{optimizers[1]}"
     fix = f"In {b.name}, use: {old}"
