@@ -111,7 +111,7 @@ def row(name: str, gradient: Any, weight: Any, call: NativeCall, *, returns_norm
         if not weight.is_complex():
             parts["weight_sample"] = _sample(weight.detach())
             if weight.dim() == 2 and needs_sums(name):
-                exact = weight.detach().double()
+                exact = _wide(weight.detach()).double()
                 parts["sums"] = torch.stack([exact.sum(), (exact**3).sum()])
     numbers = iter(torch.cat([each.reshape(-1) for each in parts.values()]).tolist())  # waits for the device once
     fields: dict[str, Any] = {key: [next(numbers) for _ in range(each.numel())] for key, each in parts.items()}
