@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..recorder.lines import unique_name
+from ..recorder.samples import FLAT
 from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
 from ..tensors.samples import Sample, order_of
 
@@ -151,6 +152,9 @@ def match_gradients(calls: Sequence[tuple[Gradients, Gradients]]) -> dict[str, s
         ties, such as between weights that all begin with 0.
     """
     (gradients, at_step), *others = calls
+    known = _match_certain(gradients, at_step)
+    gradients = {own: each for own, each in gradients.items() if own not in known}
+    at_step = {name: each for name, each in at_step.items() if name not in known.values()}
     found = [(_likeness(gradients[own], at_step[name]), own, name) for own in gradients for name in at_step]
     ties = Counter((likeness, place, each) for likeness, *both in found for place, each in enumerate(both))
 
@@ -161,11 +165,29 @@ def match_gradients(calls: Sequence[tuple[Gradients, Gradients]]) -> dict[str, s
         last, parts = (re.split(r"[./:]", each) for each in (own, name))
         return likeness, sum(fits), last[-len(parts) :] == parts  # "net/bn/beta" fits "bn.beta"
 
-    known: dict[str, str] = {}
     for _, own, name in sorted((each for each in found if each[0]), key=certainty, reverse=True):
         if own not in known and name not in known.values():
             known[own] = name
     return known
+
+
+def _match_certain(gradients: Gradients, at_step: Gradients) -> dict[str, str]:
+    """Match by the direction of some elements, which most gradients share with only one other: a large model has too
+    many pairs to compare all."""
+    left, right = _by_direction(gradients), _by_direction(at_step)
+    pairs = {own: right[key][0] for key, (own, *more) in left.items() if not more and len(right.get(key, ())) == 1}
+    return {own: name for own, name in pairs.items() if _likeness(gradients[own], at_step[name])[:2] == (True, True)}
+
+
+def _by_direction(gradients: Gradients) -> dict[object, list[str]]:
+    found: dict[object, list[str]] = {}
+    for name, each in gradients.items():
+        elements = np.asarray((each.sample or ())[:FLAT])
+        greatest = np.abs(elements).max(initial=0.0)
+        if 0 < greatest < math.inf:
+            direction = np.round(elements / greatest, 3) + 0.0  # no -0
+            found.setdefault((each.shape, tuple(direction.tolist())), []).append(name)
+    return found
 
 
 Likeness = tuple[bool, ...]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unified_clip.recipes import networks
 from unified_clip.recipes.networks import find_networks, match_gradients
 from unified_clip.recording.recorded_run import OptimizerStep, Parameter
 from unified_clip.tensors.samples import sample_of
@@ -95,3 +96,14 @@ def test_parameters_with_equal_weights_at_all_steps_are_distinguished_by_name() 
 
 def test_equal_weights_that_all_begin_with_1_prove_nothing_if_the_gradients_differ() -> None:
     assert match_gradients([({"0": _gradient([1.0, 2.0], [1.0, 1.0])}, {"a": _gradient([1.0, 3.0], [1.0, 1.0])})]) == {}
+
+
+def test_most_gradients_of_a_large_model_are_compared_with_one_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of 768 gradients took a minute."""
+    random, compared, likeness = np.random.default_rng(0), list[Any](), networks._likeness
+    monkeypatch.setattr(networks, "_likeness", lambda *both: compared.append(both) or likeness(*both))
+    values = [random.normal(size=(2, 20)) for _ in range(100)]
+    of_call = {f"{place}": _gradient(0.25 * value, weight) for place, (value, weight) in enumerate(values)}
+    at_step = {f"p{place}": _gradient(value, weight) for place, (value, weight) in reversed(list(enumerate(values)))}
+    assert match_gradients([(of_call, at_step)]) == {f"{place}": f"p{place}" for place in range(100)}
+    assert len(compared) < 2 * len(values)
