@@ -43,6 +43,7 @@ class NativeCall:
 
     @property
     def computes_norm(self) -> bool:
+        """Functions of `nn.utils` also return this norm."""
         return self.rule != "value" and self.passed_norm is None
 
     def coefficient(self, n: float) -> float | None:
@@ -338,12 +339,11 @@ def clip_parameters(
         return
     call = describe_call(framework, called.function.__name__, arguments)
     rows = [row_of(each, position, call) for position, each in enumerate(clipped)]
-    returns_norm = call.rule == "global" and call.passed_norm is None
     yield from record_around(
         called,
         call,
         rows,
         lambda: [each.grad for each in clipped],
-        lambda: value_of(called.result) if returns_norm else None,
+        lambda: value_of(called.result) if call.computes_norm else None,
         inner,
     )

@@ -89,8 +89,8 @@ def _clip(inner: Observer, value_of: Callable[[Any], Any], call: Call) -> Iterat
 
 
 def _row_of(parameter: Any, position: int, call: NativeCall) -> Row:
-    returns_norm, name = call.rule == "global" and call.passed_norm is None, MODELS.name_of(parameter)
-    found = row(name or f"{position}", parameter.grad, parameter, call, returns_norm=returns_norm)
+    name = MODELS.name_of(parameter)
+    found = row(name or f"{position}", parameter.grad, parameter, call, returns_norm=call.computes_norm)
     return found._replace(is_named=bool(name))
 
 
