@@ -609,6 +609,20 @@ def test_steps_of_one_optimizer_have_the_settings_with_which_they_were_built(tmp
     assert [step.settings["lr"] for step in run.optimizer_steps] == [0.125, 0.25, 2.0, 0.125, 0.5, 2.0]
 
 
+def test_a_recording_fetches_nothing_that_the_run_does_not_compute(tmp_path: Path) -> None:
+    """The script feeds no learning rate, because its optimizer does not use it."""
+    v1 = tf.compat.v1
+    with unified_clip.record(tmp_path / "run.jsonl"), tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("weight", initializer=[3.0, 4.0])
+        clipped, _ = tf.clip_by_global_norm(tf.gradients(tf.reduce_sum(weight**2), [weight]), 0.5)
+        optimizer, count = OwnAdam(v1.placeholder(tf.float32, []), ""), v1.train.get_or_create_global_step()
+        train = optimizer.apply_gradients([(clipped[0], weight)], global_step=count)
+        session.run(v1.global_variables_initializer())
+        session.run(train)
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert step.settings == {"betas": (0.5, 0.75), "eps": 0.125}
+
+
 def test_clips_that_parts_of_a_session_reach_are_recorded(tmp_path: Path) -> None:
     """With a threshold in a variable, of gradients that different runs use."""
     v1 = tf.compat.v1
