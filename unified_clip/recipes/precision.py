@@ -20,6 +20,9 @@ ODD = 0.25
 """Of rounded numbers, half need the last bit of their dtype. Of differences of rounded numbers, such as the noise in
 the gradient of a bias before BatchNorm, and of numbers such as 0.75, few need it."""
 
+SMALLEST_FLOAT16 = 2.0**-14
+"""Smaller numbers of float16 have fewer bits: they are small multiples of one number, as noise is."""
+
 
 def dtype_of(arrays: Iterable[Float64s | None]) -> str:
     """Return the least precise dtype that has all numbers, and whose bits the numbers need."""
@@ -33,7 +36,9 @@ def dtype_of(arrays: Iterable[Float64s | None]) -> str:
     bits = single.view(np.uint32)
     if not (bits & 0xFFFF).any() and (bits >> 16 & 1).mean() >= ODD:
         return "bfloat16"
-    return "float16" if np.array_equal(half, single) and (half.view(np.uint16) & 1).mean() >= ODD else "float32"
+    normal = half[single >= SMALLEST_FLOAT16]
+    needs_last_bit = len(normal) >= ENOUGH and (normal.view(np.uint16) & 1).mean() >= ODD
+    return "float16" if needs_last_bit and np.array_equal(half, single) else "float32"
 
 
 def largest_unit(samples: Iterable[Iterable[Float64s | None]]) -> float:
