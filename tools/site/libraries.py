@@ -77,7 +77,7 @@ END = """## Experiment trackers, tests and CI
 - TensorBoard, MLflow and Weights & Biases: log norms and clip rates ([monitoring](api/monitor.md)).
 - pytest: compare gradients and clips in your tests ([testing](api/testing.md)).
 - GitHub Actions, GitLab CI and SARIF: [parity in CI](ci.md), [check of configurations](config-check.md).
-- Files of gradients, such as safetensors, `.npz`, `.pt` and `.pdparams`: [gradient files](gradient_files.md).
+- Files of gradients, such as safetensors, `.npz` and `.pt`: [gradient files](gradient_files.md).
 
 If your library is missing, call a function of your framework's namespace, which clips any container of tensors
 ([quickstart](quickstart.md)).

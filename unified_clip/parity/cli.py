@@ -114,7 +114,7 @@ def add_parser(commands: Any) -> None:
         type=Path,
         nargs="*",
         metavar="FILE",
-        help="files of gradients (default: each .npz, .safetensors, .pdparams and .pdopt file in this directory)",
+        help="files of gradients (default: each .npz and .safetensors file in this directory)",
     )
     init.add_argument(
         "--suite",

@@ -93,7 +93,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype. The name of V2 is "bfloat16", because np.savez and h5py write bfloat16 as V2."""
+    """Return the name of a dtype. The name of V2 is "bfloat16", because np.savez writes bfloat16 as V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 

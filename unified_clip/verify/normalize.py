@@ -19,7 +19,7 @@ from ..recording import runs
 from ..recording.recorded_run import OptimizerStep, Parameter, RecordedCall
 from ..recording.results import line_of_tensors
 from ..tensors.arithmetic import Float64s, nearest_float
-from ..tensors.files import safetensors
+from ..tensors.files import formats
 from ..tensors.samples import Sample, order_of, sample_of
 from ..tensors.types import Dense, encode
 from .initial_weights import not_loaded
@@ -292,7 +292,7 @@ def _renamed(table: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Return {recorded name: gradient after the call}, or {} if the recording has no gradients."""
     if line.after:
-        return safetensors.load(directory / line.after)
+        return formats.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
         return {}
     if line.rule == "value" and isinstance(line.threshold, tuple):
@@ -303,7 +303,7 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Sparse gradients are never stored."""
-    return safetensors.load(directory / line.gradients) if line.gradients else {}
+    return formats.load(directory / line.gradients) if line.gradients else {}
 
 
 def _coefficients(line: RecordedCall) -> list[float]:

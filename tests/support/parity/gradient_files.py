@@ -107,22 +107,12 @@ torch.save({"w": torch.eye(2).to_sparse()}, "both.pt")
 torch.save({"w": torch.ones(2).to(torch.float8_e4m3fn)}, "eight.pt")
 torch.save({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, "twice.pt")
 torch.save({"w": torch.ones(1).expand(1 << 40)}, "stretched.pt")
-laughs = [torch.ones(1)]
-for _ in range(60):
-    laughs = [laughs, laughs]
-torch.save(laughs, "laughs.pt")
 Path("cut.pt").write_bytes(Path("nested.pt").read_bytes()[:-100])
-legacy = Path("legacy.bin").read_bytes()
-Path("cut.bin").write_bytes(legacy[:legacy.index(b"OrderedDict") + 5])
+Path("cut.bin").write_bytes(Path("legacy.bin").read_bytes()[:-4])
 Path("page.bin").write_bytes(b"<!DOCTYPE html> the page of an error")
-Path("numbers.bin").write_bytes(legacy[:-4])
-torch.save({"w": torch.ones(1)}, "protocol.pt", pickle_protocol=4)
-for name in ("list.pth", "legacy.bin", "evil.pt", "csr.pt", "both.pt", "eight.pt", "twice.pt", "cut.pt",
-             "stretched.pt", "cut.bin", "page.bin", "numbers.bin", "protocol.pt"):
+for name in ("list.pth", "legacy.bin", "evil.pt", "csr.pt", "both.pt", "eight.pt", "twice.pt", "stretched.pt", "cut.pt",
+             "cut.bin", "page.bin"):
     converted("torch", name)
-os.environ["UNIFIED_CLIP_MAX_ENTRIES"] = "50000"
-converted("torch", "laughs.pt")
-del os.environ["UNIFIED_CLIP_MAX_ENTRIES"]
 
 from safetensors.torch import save_file
 save_file({name: tensor for name, tensor in made.items() if name != "complex128"}, "torch.safetensors")
@@ -135,17 +125,12 @@ converted("torch", "gradients.pt")
     "paddle": """
 import paddle
 
-others = {"nested": {"a": [made["float32"]]}, "steps": paddle.ones([2], "int64"), "rate": 0.1}
-paddle.save({**made, **others}, "all.pdparams")
-paddle.save({"w": made["float32"], "large": paddle.arange(40000, dtype="float32")}, "early.pdparams", protocol=2)
-paddle.save(paddle.arange(40000, dtype="float32"), "large.pdparams")
 model = paddle.nn.Linear(2, 1)
 model(paddle.ones([1, 2])).sum().backward()
-optimizer = paddle.optimizer.Adam(parameters=model.parameters())
-optimizer.step()
-paddle.save(optimizer.state_dict(), "adam.pdopt")
 exec(example("Paddle"))
+save_file({"short": paddle.ones([2], "bfloat16")}, "short.safetensors")
 
+paddle.save({"short": paddle.ones([2], "bfloat16"), "steps": 3, "nested": [paddle.zeros([1])]}, "old.pdparams")
 Path("paddle_function.py").write_text('''
 import paddle
 
@@ -154,68 +139,12 @@ def gradients():
     weight.stop_gradient = False
     paddle.nn.functional.embedding(paddle.to_tensor([4, 4]), weight, sparse=True).backward()
     yield "rows", weight.grad
-    yield "short", paddle.ones([2], "bfloat16")
+    yield paddle.load("old.pdparams")
 ''')
 converted("function", str(Path("paddle_function.py:gradients").absolute()))
 """,
     "tensorflow": """
-import h5py, keras, shutil, zipfile, zlib
 import tensorflow as tf
-
-variables = {name: tf.Variable(tensor) for name, tensor in made.items()}
-checkpoint = tf.train.Checkpoint(**variables, text=tf.Variable("x"), steps=tf.Variable(3))
-checkpoint.save("checkpoints/all")
-checkpoint.write("prefix")
-Path("cut.index").write_bytes(Path("prefix.index").read_bytes()[:50])
-converted("tensorflow", "prefix")
-converted("tensorflow", "cut")
-
-layers = [keras.layers.Dense(2, name="first"), keras.layers.Dense(1, dtype="bfloat16")]
-model = keras.Sequential([keras.Input((2,)), *layers])
-model.compile("adam")
-model.save("model.keras")
-model.save_weights("keras.weights.h5")
-warnings.simplefilter("ignore")
-model.save("old.h5")
-shutil.copy("old.h5", "old.keras")  # as Keras 2 wrote files with this suffix
-np.savez("expected.npz", *[np.asarray(each) for each in model.trainable_variables])
-with zipfile.ZipFile("deflated.keras", "w", zipfile.ZIP_DEFLATED) as archive:
-    archive.write("keras.weights.h5", "model.weights.h5")
-with h5py.File("hollow.h5", "w") as file:
-    file.create_dataset("w", (1 << 28,), "f4")
-with h5py.File("vast.h5", "w") as file:
-    file.create_dataset("w", (1 << 40,), "f4")
-Path("secret").write_bytes(bytes(8))
-with h5py.File("external.h5", "w") as file:
-    file.create_dataset("w", (2,), "f4", external=[("secret", 0, 8)])
-with h5py.File("linked.h5", "w") as file:
-    file["w"] = h5py.ExternalLink("vast.h5", "w")
-with h5py.File("loop.h5", "w") as file:
-    file["g/w"] = np.ones(2, "f4")
-    file["g/itself"], file["x/again"], file["soft"] = file["/"], file["g/w"], h5py.SoftLink("/g/w")
-with h5py.File("packed.h5", "w") as file:
-    numbers = np.arange(600, dtype="f4").reshape(30, 20)
-    file.create_dataset("all", data=numbers, chunks=(7, 9), compression="gzip", shuffle=True, fletcher32=True)
-    file.create_dataset("pieces", data=numbers, chunks=(7, 9))
-    file.create_dataset("as it is", (2,), "f4", chunks=(2,), compression="gzip").id.write_direct_chunk(
-        (0,), np.array([3, 4], "f4").tobytes(), 1
-    )
-with h5py.File("bomb.h5", "w") as file:
-    dataset = file.create_dataset("w", (2,), "f4", chunks=(2,), compression="gzip")
-    dataset.id.write_direct_chunk((0,), zlib.compress(bytes(10_000_000)))
-with h5py.File("unwritten.h5", "w") as file:
-    file.create_dataset("w", (4,), "f4", chunks=(2,), compression="gzip")[:2] = 1
-with h5py.File("lzf.h5", "w") as file:
-    file.create_dataset("w", data=np.ones(4, "f4"), compression="lzf")
-Path("elsewhere").mkdir()
-Path("elsewhere/checkpoint").write_text(f'model_checkpoint_path: "{Path("prefix").absolute()}"')
-converted("tensorflow", "elsewhere")
-for name in ("vast.h5", "external.h5", "linked.h5", "loop.h5"):
-    converted("keras", name)
-for name in ("packed.h5", "bomb.h5", "unwritten.h5", "lzf.h5"):
-    converted("keras", name)
-for name in ("model.keras", "keras.weights.h5", "old.h5", "old.keras", "deflated.keras", "hollow.h5"):
-    converted("keras", name)
 
 with tf.GradientTape() as tape:
     values = {"table": tf.ones((3, 2)), "kernel": [[1.0], [2.0]], "bias": [0.5], "unused": 1.0}

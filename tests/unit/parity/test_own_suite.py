@@ -175,7 +175,7 @@ def test_init_without_files_writes_an_example_and_how_to_test_gradients_of_a_mod
     assert example.known is None
 
 
-def test_init_names_the_files_that_only_a_framework_reads(
+def test_init_names_the_files_that_only_pytorch_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -186,13 +186,13 @@ def test_init_names_the_files_that_only_a_framework_reads(
     assert "this directory has none" not in printed
     assert printed.endswith("unified-clip parity init --frameworks numpy gradients.pt\n")
     for name in "abc":
-        Path(f"{name}.h5").touch()
+        Path(f"{name}.pth").touch()
     np.savez("own.npz", weight=np.ones(2, np.float32))
     assert cli.main(["parity", "--suite", "second", "init"]) == 0
     printed = capfd.readouterr().out
-    assert "does not contain a.h5, b.h5, c.h5 and 1 more:" in printed
+    assert "does not contain a.pth, b.pth, c.pth and 1 more:" in printed
     assert "worked example" not in printed
-    assert printed.endswith("init --suite second/suite.toml own.npz a.h5 b.h5 c.h5 gradients.pt\n")
+    assert printed.endswith("init --suite second/suite.toml own.npz a.pth b.pth c.pth gradients.pt\n")
     assert cli.main(["parity", "init", "own.npz", "--suite", "third"]) == 0
     assert "does not contain" not in capfd.readouterr().out
 

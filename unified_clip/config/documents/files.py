@@ -14,12 +14,14 @@ import tomlkit
 
 from ..._kit import atomic_files
 from ..._kit.atomic_files import FileError
-from ..._kit.limits import DEFAULT_NESTING
 from ...errors import ConfigError
 from ...recorder.lines import plain_json
 from . import python_text, script_options, toml_text, yaml_text
 from .document import Document
 from .keys import MAX_DIGITS, NOT_VALID, Duplicate, Key, Parsed, ParseError, too_long
+
+DEEPEST = 100
+"""The levels of nested tables and lists in a document."""
 
 DOCUMENT_KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
@@ -107,7 +109,7 @@ PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": _parse_json
 def _check_depth(data: Any) -> None:
     """Raise RecursionError early, because functions that read the data call themselves for each level."""
     level = [data]
-    for _ in range(DEFAULT_NESTING):
+    for _ in range(DEEPEST):
         level = [
             inner
             for value in level

@@ -167,10 +167,10 @@ def chosen_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def files_to_pass() -> list[Path]:
-    """Return the gradient files in the current directory that only a framework can read. init reads these files only if
+    """Return the gradient files in the current directory that only PyTorch can read. init reads these files only if
     the user passes them.
     """
-    return _in_this_directory(files.CONVERTED)
+    return _in_this_directory(files.READ_BY_TORCH)
 
 
 def _in_this_directory(suffixes: Collection[str]) -> list[Path]:

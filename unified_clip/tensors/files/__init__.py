@@ -7,39 +7,28 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
 from ..._kit import atomic_files, workers
 from ..._kit.atomic_files import FileError
-from ..._kit.limits import MAX_SECONDS, LimitError, seconds
 from ..._kit.scratch import Scratch
 from ..types import Gradient, UnreadableError
-from . import memmap, npz, paddle_pickle, safetensors
-from .entries import Item, describe_failure, select, size_of
+from . import memmap
+from .entries import Item, describe_failure, select
+from .formats import npz_items, safetensors_items
+from .limits import MAX_SECONDS, LimitError, seconds
 
-READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
-    ".safetensors": safetensors.items,
-    ".npz": npz.items,
-    ".pdparams": paddle_pickle.items,
-    ".pdopt": paddle_pickle.items,
+READ_HERE: Mapping[str, Callable[[Path, ExitStack], Iterator[Item]]] = {
+    ".safetensors": safetensors_items,
+    ".npz": npz_items,
 }
 
-CONVERTED = {
-    ".pt": "torch",
-    ".pth": "torch",
-    ".bin": "torch",
-    ".h5": "keras",
-    ".keras": "keras",
-    ".index": "tensorflow",
-}
-
-FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
+READ_BY_TORCH = (".pt", ".pth", ".bin")
 
 NEEDED = {
     "torch": "PyTorch is needed to read the file",
-    "tensorflow": "TensorFlow is needed to read the file",
-    "keras": "h5py, which comes with TensorFlow, is needed to read the file",
     "function": "A module that your function needs is missing",
 }
 
@@ -69,14 +58,16 @@ def read(
     are read-only memory maps, which can be unaligned. Keep `scratch` as long as you use the arrays.
     """
     try:
-        path, kind = _kind(path)
-        if kind in FRAMEWORKS:
-            python = (pythons or {}).get(FRAMEWORKS[kind], sys.executable)
-            alternative = "" if pythons is None else SETTING.format(FRAMEWORKS[kind])
-            gradients = _convert(kind, str(path), scratch, python, alternative, only)
+        suffix = _suffix(path)
+        if suffix in READ_BY_TORCH:
+            python = (pythons or {}).get("torch", sys.executable)
+            alternative = "" if pythons is None else SETTING.format("torch")
+            gradients = _convert("torch", str(path), scratch, python, alternative, only)
         else:
             directory = Path(tempfile.mkdtemp(dir=scratch))
-            gradients = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
+            with ExitStack() as opened:
+                items = READ_HERE[suffix](path, opened)
+                gradients = memmap.keep(select(items, only, path.stat().st_size), directory)
         if not gradients:
             if only:
                 problem = "no tensor that matches `only` has a floating-point dtype"
@@ -122,28 +113,17 @@ def call(
         raise UnreadableError(f"{path}: {error}", error.code) from None
 
 
-def _kind(path: Path) -> tuple[Path, str]:
-    """Return the path to read, and the kind of the file."""
-    if path.is_dir():
-        if not (path / "checkpoint").is_file():
-            raise UnreadableError(
-                "the directory has no file `checkpoint`, which TensorFlow writes. Pass the file with the tensors, or "
-                "the prefix of a TensorFlow checkpoint, as in DIRECTORY/ckpt-1"
-            )
-        return path, "tensorflow"
-    if not path.is_file():
-        if not path.with_name(f"{path.name}.index").is_file():
-            raise UnreadableError("the file does not exist. Correct the path")
-        return path, "tensorflow"
+def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
-    if suffix not in READ_HERE and suffix not in CONVERTED:
-        known = ", ".join([*READ_HERE, *CONVERTED])
-        raise UnreadableError(f"the suffix of the file is not one of {known}. Save the tensors in one of these formats")
+    if suffix not in (*READ_HERE, *READ_BY_TORCH):
+        known = ", ".join([*READ_HERE, *READ_BY_TORCH])
+        remedy = "Save the tensors in one of these formats. A suite can also get them from a function"
+        raise UnreadableError(f"the suffix of the file is not one of {known}. {remedy}")
+    if not path.is_file():
+        raise UnreadableError("the file does not exist. Correct the path")
     if not path.stat().st_size:
         raise UnreadableError("the file is empty. Save the gradients again")
-    if suffix == ".index":
-        return path.with_suffix(""), "tensorflow"
-    return path, CONVERTED.get(suffix, suffix)
+    return suffix
 
 
 def _convert(
@@ -151,7 +131,7 @@ def _convert(
 ) -> dict[str, Gradient]:
     """Read a file or call a function in another process."""
     is_function = kind == "function"
-    timeout = seconds(None if is_function else size_of(Path(source)))
+    timeout = seconds(None if is_function else Path(source).stat().st_size)
     out = Path(tempfile.mkdtemp(dir=scratch))
     reader = "the process that runs the function" if is_function else "the process that reads the file"
     command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]

@@ -1,4 +1,4 @@
-"""Convert a file in a separate process, because only a framework or h5py can read the file.
+"""Convert a file in a separate process, because only PyTorch can read the file, or call a function there.
 
 python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 """
@@ -11,43 +11,26 @@ import importlib.machinery
 import importlib.util
 import itertools
 import json
-import math
 import pickle
-import pickletools
 import re
 import sys
 import traceback
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from ..._dispatch import adapter_of
 from ..._kit import atomic_files, workers
 from ..._kit.display import describe_exception
-from ..._kit.limits import LimitError, Tree
 from ..frameworks import converter
-from ..types import Dense, Gradient, Sparse, UnreadableError, from_numpy, name_of
-from .entries import Item, describe_failure, flatten, select, size_of
+from ..types import Dense, Sparse, UnreadableError
+from .entries import Item, describe_failure, flatten, select
+from .limits import LimitError
 from .memmap import FAILED, write
-
-VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-WEIGHTS = "model.weights.h5"
-
-GZIP = 1
-
-CHECKED_FILTERS = (GZIP, 2, 3)
-"""The filters gzip, shuffle and fletcher32 of HDF5."""
-
-CHECKSUM = 4
-"""The number of bytes that fletcher32 adds to a chunk."""
 
 COPY_AGAIN = "Copy the file again, or save the gradients with torch.save"
 
@@ -63,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     try:
-        items = KINDS[options.kind](options.source, options.out)
-        size = None if options.kind == "function" else size_of(Path(options.source))
+        items = KINDS[options.kind](options.source)
+        size = None if options.kind == "function" else Path(options.source).stat().st_size
         write(select(items, options.only, size), options.out)
     except ModuleNotFoundError as error:
         failed = {"missing": str(error)}
@@ -77,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     atomic_files.write(options.out / FAILED, json.dumps(failed))
 
 
-def from_torch(source: str, out: Path) -> Iterator[Item]:
+def from_torch(source: str) -> Iterator[Item]:
     import torch
 
     with atomic_files.reading(Path(source)) as file:
@@ -86,11 +69,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
         raise UnreadableError("the file is incomplete: the end of the zip archive is missing. Copy the file again")
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
-    except Exception as error:
-        if not is_zip and not _has_complete_pickles(source):
-            raise UnreadableError(f"the file is incomplete, or torch.save did not write it. {COPY_AGAIN}") from None
-        if not isinstance(error, pickle.UnpicklingError):
-            raise
+    except pickle.UnpicklingError as error:
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
             problem = (
                 f"the file contains {rejected[1]}, but only tensors are allowed. Save a dict of names and tensors, "
@@ -100,130 +79,12 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
             reason = re.search(r"WeightsUnpickler error:\s*(.*)", str(error)) or re.search("(.*)", str(error))
             problem = f"PyTorch cannot read the file: {reason[1] if reason else error}. {COPY_AGAIN}"
         raise UnreadableError(problem) from None
-    for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(size_of(Path(source)))):
+    for name, tensor in flatten(loaded, torch.is_tensor):
         dtype = str(tensor.dtype).removeprefix("torch.")
         yield Item(name, dtype, partial(read_tensor, name, tensor), tuple(tensor.shape))
 
 
-def _has_complete_pickles(source: str) -> bool:
-    """Return whether a file begins with five pickles, as torch.save wrote them before PyTorch 1.6."""
-    try:
-        with atomic_files.reading(Path(source)) as file:
-            for _ in range(5):
-                for _opcode in pickletools.genops(file):
-                    pass
-    except Exception:  # genops raises errors of many types for bytes that are not a pickle
-        return False
-    return True
-
-
-def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
-    workers.import_tensorflow()
-    import tensorflow as tf
-
-    latest = tf.train.latest_checkpoint(source) if Path(source).is_dir() else None
-    if latest is None and Path(source).is_dir():
-        raise UnreadableError(
-            "TensorFlow finds no checkpoint. The file `checkpoint` is damaged, or names a checkpoint that does not "
-            "exist. Pass the prefix of a checkpoint, as in DIRECTORY/ckpt-1"
-        )
-    if latest and not Path(latest).resolve().is_relative_to(Path(source).resolve()):
-        raise UnreadableError(
-            f"the file `checkpoint` names {latest}, which is in another directory. Pass that directory, or the prefix "
-            "of a checkpoint in your directory, as in DIRECTORY/ckpt-1"
-        )
-    checkpoint = tf.train.load_checkpoint(source)
-
-    def read_variable(name: str) -> Gradient:
-        return from_numpy(np.asarray(checkpoint.get_tensor(name)))
-
-    shapes = checkpoint.get_variable_to_shape_map()
-    for name, dtype in sorted(checkpoint.get_variable_to_dtype_map().items()):
-        yield Item(name.removesuffix(VALUE), dtype.name, partial(read_variable, name), shapes[name])
-
-
-def from_keras(source: str, out: Path) -> Iterator[Item]:
-    import h5py
-
-    is_hdf5 = Path(source).suffix.lower() != ".keras" or h5py.is_hdf5(source)  # as Keras 2 wrote also .keras files
-    file = h5py.File(source if is_hdf5 else _extract(source, out))
-    root, tree = file["/"], Tree(Path(source).stat().st_size)
-    for name, dataset in _datasets(root, h5py, {root.id}, tree):
-        yield Item(name, name_of(dataset.dtype), partial(_read_dataset, name, dataset), dataset.shape or ())
-
-
-def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
-    for key in group:
-        name = f"{prefix}{key}"
-        tree.enter(name, depth)
-        link = group.get(key, getlink=True)
-        if isinstance(link, h5py.ExternalLink):
-            elsewhere = repr(link.filename)
-            raise UnreadableError(
-                f"{name!r} is a link to another file, {elsewhere}. Save the linked arrays in this file"
-            )
-        if isinstance(link, h5py.SoftLink):
-            continue  # the target has its own name in this file
-        entry = group[key]
-        if entry.id in visited:
-            continue
-        visited.add(entry.id)
-        if isinstance(entry, h5py.Group):
-            yield from _datasets(entry, h5py, visited, tree, f"{name}/", depth + 1)
-        elif isinstance(entry, h5py.Dataset):
-            yield name, entry
-
-
-def _extract(source: str, out: Path) -> Path:
-    with zipfile.ZipFile(source) as archive:
-        if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
-            problem = "is compressed in" if WEIGHTS in archive.namelist() else "is missing from"
-            raise UnreadableError(
-                f'{WEIGHTS} {problem} this zip archive. Save the model again: model.save("model.keras")'
-            )
-        return Path(archive.extract(WEIGHTS, out))
-
-
-def _read_dataset(name: str, dataset: Any) -> Gradient:
-    if dataset.external:
-        elsewhere = dataset.external[0][0]
-        raise UnreadableError(f"{name!r} has its data in another file, {elsewhere!r}. Save all data in one file")
-    if dataset.chunks:
-        _check_chunks(name, dataset)
-    # a small file may claim to have huge data: reserve no memory for it
-    elif dataset.id.get_storage_size() < dataset.nbytes:
-        raise UnreadableError(f"the data of {name!r} is missing or in another file. Save all data in one file")
-    return from_numpy(dataset[()])
-
-
-def _check_chunks(name: str, dataset: Any) -> None:
-    """Reject missing chunks, and chunks that are too large after decompression. HDF5 checks neither."""
-    properties = dataset.id.get_create_plist()
-    filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
-    codes = [code for code, *_ in filters]
-    unchecked = [title.decode(errors="replace") or code for code, *_, title in filters if code not in CHECKED_FILTERS]
-    if unchecked or codes.count(GZIP) > 1:
-        methods = ", ".join(map(str, unchecked)) or "gzip twice"
-        raise UnreadableError(
-            f"{name!r} is compressed by {methods}. Save the array with compression='gzip', or uncompressed"
-        )
-    chunks: list[Any] = []
-    dataset.id.chunk_iter(chunks.append)
-    lengths = zip(dataset.shape, dataset.chunks, strict=True)
-    if len(chunks) < math.prod(-(-length // chunk) for length, chunk in lengths):
-        raise UnreadableError(f"{name!r} is incomplete: some of its chunks are missing. Save the file again")
-    if GZIP not in codes:
-        return
-    most = math.prod(dataset.chunks) * dataset.dtype.itemsize + CHECKSUM
-    for chunk in chunks:
-        skipped, data = dataset.id.read_direct_chunk(chunk.chunk_offset)
-        if not skipped >> codes.index(GZIP) & 1:
-            data = zlib.decompressobj().decompress(data, most + 1)
-        if len(data) > most:
-            raise UnreadableError(f"{name!r} is damaged: a chunk is too large after decompression. Save the file again")
-
-
-def from_function(source: str, out: Path) -> Iterator[Item]:
+def from_function(source: str) -> Iterator[Item]:
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = read_tensor(key, tensor)
@@ -320,7 +181,7 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
         raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}. {remedy}") from None
 
 
-KINDS = {"torch": from_torch, "tensorflow": from_tensorflow, "keras": from_keras, "function": from_function}
+KINDS = {"torch": from_torch, "function": from_function}
 
 if __name__ == "__main__":
     workers.prepare()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import errno
-import glob
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..._kit.display import describe_exception
-from ..._kit.limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
+from .limits import check_expanded
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 """The dtypes of counters, masks and text begin with these prefixes."""
@@ -35,14 +33,6 @@ class Item(NamedTuple):
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
-def size_of(source: Path) -> int:
-    """Return the size of a file, or of all files of a TensorFlow checkpoint."""
-    if source.is_file():
-        return source.stat().st_size
-    paths = source.iterdir() if source.is_dir() else source.parent.glob(f"{glob.escape(source.name)}.*")
-    return sum(path.stat().st_size for path in paths if path.is_file())
-
-
 def describe_failure(error: Exception) -> str:
     if isinstance(error, PermissionError):
         return "no permission to read the file. Change the permissions, for example with chmod u+r FILE"
@@ -57,8 +47,6 @@ def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = N
     chosen = _chosen(items, only)
     if file_size is not None:
         chosen = iter(checked := list(chosen))
-        for item in checked:
-            check_shape(item.name, item.shape)
         check_expanded(sum(item.size for item in checked), file_size)
     for name, _, get, _ in chosen:
         gradient = get()
@@ -72,7 +60,6 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
     unmatched = set(only)
     for item in items:
         name, dtype = item.name, item.dtype
-        check_name(name)
         if name in names:
             raise UnreadableError(f"two tensors have the name {name!r}. Rename one of them")
         names.add(name)
@@ -112,27 +99,11 @@ def _check_rows(name: str, gradient: Sparse) -> None:
         )
 
 
-def flatten(
-    value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None
-) -> Iterator[tuple[str, Any]]:
+def flatten(value: Any, is_tensor: Callable[[Any], bool], name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the name and the tensor for each tensor in nested dicts and lists."""
-    tree = tree or Tree()
-    levels = [iter([(name, value)])]
-    while levels:
-        entry = next(levels[-1], None)
-        if entry is None:
-            levels.pop()
-            continue
-        name, value = entry
-        tree.enter(name, len(levels) - 1)
-        if is_tensor(value):
-            tree.name(name)
-            yield name or "gradient 0", value
-        elif isinstance(value, Mapping | list | tuple):
-            levels.append(_named_entries(name, value))
-
-
-def _named_entries(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    first = "" if isinstance(value, Mapping) else "gradient "
-    return ((f"{name}.{key}" if name else f"{first}{key}", item) for key, item in items)
+    if is_tensor(value):
+        yield name or "gradient 0", value
+    elif isinstance(value, Mapping | list | tuple):
+        first = "" if isinstance(value, Mapping) else "gradient "
+        for key, each in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from flatten(each, is_tensor, f"{name}.{key}" if name else f"{first}{key}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._dispatch import adapter_of
 from ..._kit import atomic_files, safetensors_files
-from ...tensors.files import safetensors
+from ...tensors.files import formats
 from ...tensors.files.convert_worker import read_tensor
 from ...tensors.types import PARTS, Dense, UnreadableError, densify
 from ..errors import InvalidStepError, VerifyError, WorkerError
@@ -136,7 +136,7 @@ def _step_output(out: Path, number: int) -> StepOutput:
 def read_parts(path: Path) -> dict[str, dict[str, Dense]]:
     """Return {part: {name: tensor}} for the parts in OUTPUT_PARTS."""
     parts: dict[str, dict[str, Dense]] = {}
-    for key, tensor in safetensors.load(path).items():
+    for key, tensor in formats.load(path).items():
         part, _, name = key.partition("/")
         parts.setdefault(part, {})[name] = tensor
     return parts
