@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from support.kits import KITS, Kit
 from support.processes.warm import Start, origin_of_copies, started_by
 from support.processes.worlds import World
@@ -22,8 +22,14 @@ settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 settings.register_profile("compiled", settings.get_profile("contract"), max_examples=25)
-# What a change has to pass does not depend on chance: the nightly tier looks for new examples.
-settings.register_profile("change", settings.get_profile("contract"), max_examples=25, derandomize=True)
+# What a change has to pass does not depend on chance. The nightly tier looks for new examples, and makes them small.
+settings.register_profile(
+    "change",
+    settings.get_profile("contract"),
+    max_examples=25,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)
 settings.load_profile("contract")
 pytest.register_assert_rewrite(
     "support.clip_cases", "support.page_examples", "support.port.verify_pairs", "support.trainers.keras_cases"

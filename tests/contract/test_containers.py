@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, UserDict, namedtuple
 from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
 
@@ -47,18 +47,6 @@ def check(kit: Kit, tensor: object, value: float) -> None:
     np.testing.assert_array_equal(kit.array(tensor), np.array([value], np.float32))
 
 
-def test_flat_lists_tuples_and_iterators_give_a_list_with_none_in_its_place(kit: Kit) -> None:
-    def make() -> list[object]:
-        return [None, kit.tensor([3.0]), None, kit.tensor([4.0])]
-
-    for container in (make(), tuple(make()), iter(make()), (t for t in make()), dict(enumerate(make())).values()):
-        clipped = clip(kit, container)
-        assert type(clipped) is list
-        assert [tensor is None for tensor in clipped] == [True, False, True, False]
-        check(kit, clipped[1], 0.6)
-        check(kit, clipped[3], 0.8)
-
-
 def test_a_tensor_gives_a_tensor(kit: Kit) -> None:
     clipped = clip(kit, kit.tensor([3.0, 4.0]))
     np.testing.assert_array_equal(kit.array(clipped), np.array([0.6, 0.8], np.float32))
@@ -93,20 +81,6 @@ def test_dicts_named_tuples_and_nested_containers_keep_their_structure(kit: Kit)
     check(kit, clipped["layer"][1][1], 0.8)
 
 
-def test_named_pairs_keep_their_names(kit: Kit) -> None:
-    clipped = clip(kit, [("w", kit.tensor([3.0])), ("b", kit.tensor([4.0]))])
-    assert [name for name, _ in clipped] == ["w", "b"]
-    check(kit, clipped[1][1], 0.8)
-
-
-def test_the_given_container_is_not_changed(kit: Kit) -> None:
-    tensors = [kit.tensor([3.0]), kit.tensor([4.0])]
-    given = list(tensors)
-    clip(kit, given)
-    assert all(a is b for a, b in zip(given, tensors, strict=True))
-    assert kit.array(tensors[0]).tolist() == [3.0]
-
-
 @pytest.mark.parametrize("kind", [dict, OrderedDict, Counter, UserDict, Around])
 def test_the_given_mapping_is_not_changed(kit: Kit, kind: type) -> None:
     w, b = kit.tensor([3.0]), kit.tensor([4.0])
@@ -121,13 +95,6 @@ def test_the_given_mapping_is_not_changed(kit: Kit, kind: type) -> None:
     assert inner["b"] is b
 
 
-def test_every_position_is_a_gradient_of_its_own(kit: Kit) -> None:
-    tensor = kit.tensor([3.0, 4.0])
-    clipped, norm = kit.namespace.clip_by_global_norm([tensor, tensor], 1.0)
-    assert float(kit.array(norm)) == float(np.float32(50**0.5))
-    assert kit.bits(clipped[0]) == kit.bits(clipped[1])
-
-
 def test_an_empty_generator_warns_and_an_empty_list_does_not(kit: Kit) -> None:
     for function in (kit.namespace.get_total_norm, kit.namespace.global_norm):
         with pytest.warns(unified_clip.ClipWarning, match="empty or used up") as caught:
@@ -140,15 +107,6 @@ def test_an_empty_generator_warns_and_an_empty_list_does_not(kit: Kit) -> None:
     assert clipped == []
 
 
-def test_a_generator_is_read_once_and_clipped(kit: Kit) -> None:
-    holders = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
-    if kit.writable:
-        kit.namespace.clip_grad_norm_((holder for holder in holders), 1.0)
-        np.testing.assert_allclose(np.concatenate([kit.array(g) for g in kit.kept(holders)]), [0.6, 0.8], rtol=1e-6)
-    clipped = clip(kit, (kit.tensor([value]) for value in (3.0, 4.0)))
-    check(kit, clipped[1], 0.8)
-
-
 def test_numpy_arrays_are_accepted_and_come_back_as_the_frameworks_tensors(kit: Kit) -> None:
     array = np.array([3.0, 4.0], np.float32)
     clipped, norm = kit.namespace.clip_by_global_norm([array], 1.0)
@@ -158,17 +116,6 @@ def test_numpy_arrays_are_accepted_and_come_back_as_the_frameworks_tensors(kit: 
     for result in (kit.namespace.clip_by_norm(array, 1.0), kit.namespace.clip_by_value(array, -1.0, 1.0)):
         assert type(result) is type(kit.tensor([0.0]))
     assert float(kit.array(kit.namespace.get_total_norm([array, kit.tensor([12.0])]))) == 13.0
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0, 3), (2, 3, 4)])
-def test_shapes_are_kept(kit: Kit, shape: tuple[int, ...]) -> None:
-    tensor = kit.tensor(np.full(shape, 9.0))
-    results = [kit.namespace.clip_by_global_norm([tensor], limit)[0][0] for limit in (1.0, 1e9)]
-    results += [kit.namespace.clip_by_norm(tensor, 1.0), kit.namespace.clip_by_value(tensor, -1, 1)]
-    for name in ("GradientClipByNorm", "GradientClipByGlobalNorm", "GradientClipByValue"):
-        results.append(getattr(kit.namespace, name)(1.0)([(kit.parameter(), tensor)])[0][1])
-    for result in results:
-        assert kit.array(result).shape == shape
 
 
 def test_the_package_itself_finds_the_framework(kit: Kit) -> None:
@@ -207,23 +154,3 @@ def test_the_package_itself_reads_nested_iterators_once(kit: Kit) -> None:
         for container in ([iter(tensors())], {"a": iter(tensors())}):
             with pytest.raises(TypeError, match=r"an iterator inside a list or a dict, but"):
                 unified_clip.clip_grad_norm_(container, 1.0)
-
-
-def test_dicts_in_an_order_of_their_own_keep_what_belongs_to_each_key(kit: Kit) -> None:
-    for kind in (dict, OrderedDict, lambda items: defaultdict(list, items)):
-        clipped = clip(kit, kind([("b", kit.tensor([3.0])), ("a", kit.tensor([4.0]))]))
-        check(kit, clipped["b"], 0.6)
-        holders = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
-        container = kind([("b", holders[0]), ("a", holders[1])])
-        kit.namespace.clip_grad_norm_(container, 1.0)
-        np.testing.assert_allclose(kit.array(kit.kept([container["b"]])[0]), [0.6], rtol=1e-6)
-        np.testing.assert_allclose(kit.array(kit.kept([container["a"]])[0]), [0.8], rtol=1e-6)
-
-
-def test_a_dict_keeps_its_order_and_nesting(kit: Kit) -> None:
-    grads = {"b": kit.tensor([3.0]), "a": {"z": None, "c": kit.tensor([4.0])}}
-    clipped, _ = kit.namespace.clip_by_global_norm(grads, 1.0)
-    assert list(clipped) == ["b", "a"]
-    assert list(clipped["a"]) == ["z", "c"]
-    assert clipped["a"]["z"] is None
-    np.testing.assert_allclose(kit.array(clipped["a"]["c"]), [0.8], rtol=1e-6)

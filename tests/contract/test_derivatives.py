@@ -18,16 +18,6 @@ from support.tiers import where
 pytestmark = where(lambda kit: kit.differentiates and os.environ.get("UNIFIED_CLIP_PATH") != "framework")
 
 
-def test_the_derivative_of_clipping_by_the_norm(kit: Kit) -> None:
-    point = kit.tensor([3.0, 4.0])
-    for function in (
-        lambda x: kit.namespace.clip_by_global_norm([x], 1.0)[0][0],
-        lambda x: kit.namespace.clip_by_norm(x, 1.0),
-        lambda x: kit.namespace.clip_by_norm(x, 1.0, axes=[0]),
-    ):
-        np.testing.assert_allclose(kit.derivative(function, point), [0.032, -0.024], rtol=1e-5)
-
-
 @pytest.mark.parametrize("limit", [5.0, 6.0, math.inf])
 def test_at_or_below_the_threshold_the_derivative_is_the_identity(kit: Kit, limit: float) -> None:
     point = kit.tensor([3.0, 4.0])
@@ -52,21 +42,6 @@ def test_derivatives_at_zero_gradients_are_finite(kit: Kit, limit: float) -> Non
         np.testing.assert_array_equal(kit.derivative(function, point), [1.0, 1.0])
     for p in (0.5, 1, 2, 3, math.inf):
         np.testing.assert_array_equal(kit.derivative(lambda x, p=p: kit.namespace.get_total_norm([x], p), point), 0.0)
-
-
-def test_derivatives_of_norms(kit: Kit) -> None:
-    point = kit.tensor([3.0, -4.0])
-    np.testing.assert_allclose(kit.derivative(lambda x: kit.namespace.global_norm([x]), point), [0.6, -0.8], rtol=1e-6)
-    for p, expected in (
-        (1, [1.0, -1.0]),
-        (2, [0.6, -0.8]),
-        (3, [(3 / 91 ** (1 / 3)) ** 2, -((4 / 91 ** (1 / 3)) ** 2)]),
-    ):
-        derivative = kit.derivative(lambda x, p=p: kit.namespace.get_total_norm([x], p), point)
-        np.testing.assert_allclose(derivative, expected, rtol=1e-6)
-    np.testing.assert_array_equal(
-        kit.derivative(lambda x: kit.namespace.get_total_norm([x], math.inf), point), [0.0, -1.0]
-    )
 
 
 @pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])

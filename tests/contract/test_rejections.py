@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
 import pytest
 from support.kits import Kit
+from support.tiers import where
 
 import unified_clip
 
@@ -106,8 +108,9 @@ def test_integers_and_booleans_are_no_gradients(kit: Kit, dtype: str) -> None:
             function({"w": kit.tensor([1.0]), "layer": {"bias": wrong}})
     with pytest.raises(TypeError, match=f"position 0 is {dtype}"):
         kit.namespace.clip_by_norm(wrong, 1.0)
-    with pytest.raises(TypeError, match=f"position 0.* is {dtype}"):
-        kit.namespace.GradientClipByGlobalNorm(1.0)([(kit.parameter(), wrong)])
+    for name in ("GradientClipByGlobalNorm", "GradientClipByValue"):
+        with pytest.raises(TypeError, match=f"position 0.* is {dtype}"):
+            getattr(kit.namespace, name)(1.0)([(kit.parameter(), wrong)])
     if not kit.on_parameters:
         gradients = Untouched(kit, wrong)
         with pytest.raises(TypeError, match=f"position 2 is {dtype}"):
@@ -226,3 +229,19 @@ def test_what_cannot_be_iterated_is_refused_with_its_place(kit: Kit) -> None:
 
     with pytest.raises(TypeError, match=r"position 1 is a .*Symbolic"):
         kit.namespace.global_norm([kit.tensor([1.0]), Symbolic()])
+
+
+@where(lambda kit: kit.name in ("torch", "tensorflow", "jax"))
+def test_tensors_of_more_axes_than_numpy_has_are_rejected(kit: Kit) -> None:
+    ones = importlib.import_module("jax.numpy" if kit.name == "jax" else kit.name).ones
+    deep, shallow = ones([1] * 65), ones([1] * 64)
+    if kit.exact:  # operations of TensorFlow support fewer
+        assert kit.namespace.clip_by_norm(shallow, 0.5).shape == shallow.shape
+    for call in (
+        lambda: kit.namespace.get_total_norm([deep]),
+        lambda: kit.namespace.clip_by_global_norm([deep], 1.0),
+        lambda: kit.namespace.clip_by_value(deep, -1.0, 1.0),
+        lambda: kit.namespace.clip_by_norm(deep, 1.0, axes=[0]),
+    ):
+        with pytest.raises(ValueError, match=r"^position 0 has 65 axes, and at most 64 are supported"):
+            call()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -51,23 +50,6 @@ def test_a_gradient_that_a_later_rank_lacks_is_counted(torch_worlds: Worlds, nam
     complete = torch_worlds(4).run(uncounted.clip_without, name, [])
     lacking = torch_worlds(4).run(uncounted.clip_without, name, [3])
     assert [(result.norm, result.error) for result in lacking] == [(result.norm, "") for result in complete]
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_zeros_that_the_counting_rank_lacks_are_no_error(torch_worlds: Worlds, name: str) -> None:
-    without = torch_worlds(4).run(uncounted.clip_without, name, range(4))
-    zeros = torch_worlds(4).run(uncounted.clip_without, name, LAYOUTS[name].first, 2.0, 0.0)
-    assert [(result.norm, result.error) for result in zeros] == [(result.norm, "") for result in without]
-
-
-@pytest.mark.parametrize("p", [3.0, math.inf])
-def test_other_orders_are_not_checked(torch_worlds: Worlds, p: float) -> None:
-    results = torch_worlds(4).run(uncounted.clip_without, "copies on all ranks", [0], p)
-    assert {result.error for result in results} == {""}
-
-
-def test_a_copy_without_elements_may_be_missing(torch_worlds: Worlds) -> None:
-    assert correct(torch_worlds(4).run(uncounted.clip_empty_shards), 8)
 
 
 def test_a_tied_parameter_counts_on_the_earlier_stage(torch_worlds: Worlds) -> None:

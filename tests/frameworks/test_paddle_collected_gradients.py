@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import paddle
 import pytest
 from support.kits import Kit
@@ -13,7 +11,6 @@ from support.tiers import PADDLE_READS_TENSORS
 
 import unified_clip
 import unified_clip.paddle as uc
-from unified_clip._backends.paddle import backend
 from unified_clip._backends.paddle.backend import BACKEND
 
 
@@ -62,23 +59,6 @@ def test_static_mode_and_the_setting_are_heeded(monkeypatch: pytest.MonkeyPatch)
         paddle.disable_static()
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
     assert BACKEND.collect_parameters(given) is None
-
-
-@pytest.mark.parametrize("p", [1, 2, math.inf])
-@pytest.mark.parametrize("limit", [0.0, 0.1, 1e9, math.inf])
-def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: float) -> None:
-    arrays = [np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((3,), (4, 5), ())]
-
-    def clip(more: list[float]) -> list[bytes]:
-        given = [parameter(paddle.to_tensor(array)) for array in [*arrays, np.array(more, np.float32)]]
-        norm = uc.clip_grad_norm_(iter(given), limit, p)
-        return [norm.numpy().tobytes(), *(each.grad.numpy().tobytes() for each in given)]
-
-    for more in ([], [1.0], [math.inf]):
-        whole = clip(more)
-        with monkeypatch.context() as patch:
-            patch.setattr(backend, "COLLECTOR", None)
-            assert clip(more) == whole
 
 
 def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import reference
 from support.kits import in_a_new_process
 
 import unified_clip
@@ -81,38 +80,6 @@ def test_settings_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch, variab
 
 
 # -- values
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
-@pytest.mark.parametrize("p", [1.0, 2.0])
-def test_random_lists_have_the_bits_of_the_host_path(dtype: str, p: float) -> None:
-    def clip(grads: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        updated = list(grads)
-        return uc.clip_grad_norm_(updated, 1.0, norm_type=p), updated
-
-    compiled = tf.function(clip)
-    for seed in range(50):
-        grads = gradients(dtype, 2.0 ** (seed % 9 - 4), seed)
-        (norm, clipped), (expected_norm, expected) = compiled(grads), clip(grads)
-        if p == 2 or not dtype.startswith("complex"):
-            assert norm == expected_norm
-            assert all(
-                np.array_equal(actual.numpy(), reference.numpy())
-                for actual, reference in zip(clipped, expected, strict=True)
-            )
-        else:
-            np.testing.assert_allclose(norm, expected_norm, rtol=2.0**-23)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype: str) -> None:
-    compiled = tf.function(uc.global_norm)
-    bits = 24 if dtype == "float32" else 53
-    for legs in ((3, 4, 5), (5, 12, 13), (8, 15, 17)):
-        scale = (2 ** (bits + 1) - 1) // legs[2] | 1
-        for least in (0.0, 2.0**-40):
-            grads = [tf.constant([number], dtype) for number in (legs[0] * scale, legs[1] * scale, least)]
-            assert compiled(grads).numpy() == reference.norm([grad.numpy() for grad in grads])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e-41])

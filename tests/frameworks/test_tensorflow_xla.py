@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import reference
 from support.kits import in_a_new_process
 
 import unified_clip.tensorflow as uc
@@ -112,39 +110,6 @@ def test_operations_of_tensorflow_replace_kernels_that_xla_cannot_call(
 
 
 # -- values
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
-def test_random_lists_have_the_bits_of_the_host_path(dtype: str) -> None:
-    def clip_both(grads: list[tf.Tensor]) -> list[Any]:
-        updated = list(grads)
-        reals = [*grads] if grads[0].dtype.is_floating else []
-        return [*clip(grads), uc.clip_grad_norm_(updated, 1.0, norm_type=2.0), updated, uc.get_total_norm(reals, 1.0)]
-
-    function = compiled(clip_both)
-    for seed in range(20):
-        grads = gradients(dtype, 2.0 ** (seed % 9 - 4), seed)
-        assert_same_bits(function(grads), clip_both(grads))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype: str) -> None:
-    function = compiled(uc.global_norm)
-    bits = 24 if dtype == "float32" else 53
-    for legs in ((3, 4, 5), (5, 12, 13), (8, 15, 17)):
-        scale = (2 ** (bits + 1) - 1) // legs[2] | 1
-        for least in (0.0, 2.0**-40):
-            grads = [tf.constant([number], dtype) for number in (legs[0] * scale, legs[1] * scale, least)]
-            assert function(grads).numpy() == reference.norm([grad.numpy() for grad in grads])
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e-38])
-def test_special_values_have_the_bits_of_the_host_path(value: float) -> None:
-    """XLA's threads flush subnormal numbers, and the kernels do not. The norm of 4 times 1e-38 is normal."""
-    grads = [tf.constant([value] * 4), tf.constant([0.0, -0.0])]
-    assert_same_bits(
-        compiled(lambda tensors: uc.clip_by_global_norm(tensors, 0.5))(grads), uc.clip_by_global_norm(grads, 0.5)
-    )
 
 
 def test_per_tensor_norms_take_one_custom_call() -> None:

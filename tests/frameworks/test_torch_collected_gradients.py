@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Callable
 
 import pytest
@@ -124,39 +122,6 @@ def test_nothing_that_watches_is_escaped(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not whole.on_host
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, math.inf])
-@pytest.mark.parametrize("limit", [0.0, 0.1, 1e9, math.inf])
-def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: float) -> None:
-    def clip(more: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-        given = [parameter(copy.deepcopy(gradient)) for gradient in [*PLAIN, *more]]
-        norm = uc.clip_grad_norm_(iter(given), limit, p)
-        return norm, [each.grad for each in given]
-
-    for more in ([], [torch.randn(9, dtype=torch.float64)], [torch.tensor([math.inf])], [torch.tensor([math.nan])]):
-        norm, whole = clip(more)
-        with monkeypatch.context() as patch:
-            patch.setattr(backend, "COLLECTOR", None)
-            expected, looked_at = clip(more)
-        assert norm.dtype == expected.dtype
-        torch.testing.assert_close(norm, expected, rtol=0, atol=0, equal_nan=True)
-        torch.testing.assert_close(whole, looked_at, rtol=0, atol=0, equal_nan=True)
-
-
-def test_a_norm_of_zero_size_float64_gradients_is_float64() -> None:
-    assert uc.clip_grad_norm_(
-        [parameter(torch.ones(2)), parameter(torch.zeros(0, dtype=torch.float64))], 1.0
-    ).dtype == (torch.float64)
-
-
-def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:
-    given = parameter(torch.tensor([3.0, 4.0]))
-    version = given.grad._version
-    uc.clip_grad_norm_([given], 9.0)
-    assert given.grad._version == version
-    uc.clip_grad_norm_([given], 1.0)
-    assert given.grad._version == version + 1
-
-
 @READS_TENSORS
 def test_a_subnormal_norm_is_kept_in_a_thread_that_flushes_them() -> None:
     tensor_list = backend.COLLECTOR.of_tensors([torch.ones(2)], False, False)
@@ -167,9 +132,3 @@ def test_a_subnormal_norm_is_kept_in_a_thread_that_flushes_them() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert norm.item() == torch.tensor(1e-40).item() != 0
-
-
-def test_a_given_norm_is_used() -> None:
-    given = parameter(torch.tensor([3.0, 4.0]))
-    uc.clip_grads_with_norm_([given], 1.0, 10.0)
-    torch.testing.assert_close(given.grad, torch.tensor([0.3, 0.4]))

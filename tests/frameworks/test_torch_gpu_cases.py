@@ -161,7 +161,7 @@ SEEDS = [0, *nightly(*range(1, 13))]
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_lists(launches: Any, seed: int, operation: str) -> None:
     random = np.random.default_rng([seed, OPERATIONS.index(operation)])
-    for _ in range(CASES if seed else 4):
+    for _ in range(CASES if seed else 12):
         check(launches, random, operation)
 
 

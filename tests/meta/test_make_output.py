@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -49,12 +47,6 @@ def test_a_suite_that_passes_is_two_lines_without_skips(tmp_path: Path) -> None:
     assert re.fullmatch(r"== name: 1 passed, 1 skipped in [\d.]+s", last)
 
 
-def test_reasons_of_skips_are_printed_on_request(tmp_path: Path) -> None:
-    status, lines = suite(tmp_path, TESTS, "-rs")
-    assert status == 0
-    assert any("SKIPPED" in line and "a reason" in line for line in lines)
-
-
 def test_a_failure_is_printed_before_the_result(tmp_path: Path) -> None:
     status, lines = suite(tmp_path, FAILING)
     assert status == 1
@@ -71,12 +63,6 @@ def test_other_commands_print_only_if_they_fail(status: int) -> None:
     assert re.fullmatch(rf"== name: {'FAILED' if status else 'passed'} in \d+ s", lines[-1])
 
 
-def test_a_program_that_is_missing_is_a_failure() -> None:
-    process = start("no-such-program")
-    assert "no-such-program" in lines_of(process)[-1]
-    assert process.returncode == 127
-
-
 def test_the_output_of_a_command_that_is_ended_is_not_lost(tmp_path: Path) -> None:
     began = tmp_path / "began"
     code = f"import pathlib, time; print('output', flush=True); pathlib.Path({str(began)!r}).touch(); time.sleep(600)"
@@ -86,24 +72,3 @@ def test_the_output_of_a_command_that_is_ended_is_not_lost(tmp_path: Path) -> No
     process.send_signal(signal.SIGTERM)
     assert lines_of(process)[1] == "output"
     assert process.returncode == 128 + signal.SIGTERM
-
-
-@pytest.fixture
-def tool() -> ModuleType:
-    spec = spec_from_file_location("progress_of_make", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_line_in_between_has_the_share_of_the_tests_that_have_run(tool: ModuleType) -> None:
-    assert tool.percent(["bringing up nodes", "....s.x.. [ 42%]"]) == "42% after "
-    assert tool.percent(["compiling"]) == tool.percent([]) == ""
-
-
-def test_a_suite_that_takes_minutes_keeps_its_totals(tool: ModuleType) -> None:
-    totals = "9 passed, 1 skipped, 2 deselected in 192.33s (0:03:12)"
-    assert tool.report("name", ["..... [100%]", totals], 0, 193.0) == [f"== name: {totals}"]
-    assert tool.duration(192.6) == "3 min 13 s"

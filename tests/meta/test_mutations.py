@@ -35,34 +35,34 @@ class Mutation:
 MUTATIONS = {
     "eps dropped from PyTorch's names": Mutation(
         "_core/rule.py", "PYTORCH = ClipConvention(eps=1e-6", "PYTORCH = ClipConvention(eps=0.0",
-        "contract/test_clipping.py", "only_pytorch_names_add_eps",
+        "contract/test_property.py", "oracles",
     ),
     "eps on Paddle's names and clip_by_norm": Mutation(
         "_core/rule.py", "PADDLE = ClipConvention(eps=0.0", "PADDLE = ClipConvention(eps=1e-6",
-        "contract/test_clipping.py", "only_pytorch_names_add_eps",
+        "contract/test_property.py", "oracles",
     ),
     "eps on clip_by_global_norm": Mutation(
         "_core/rule.py", "TENSORFLOW_GLOBAL = ClipConvention(eps=0.0", "TENSORFLOW_GLOBAL = ClipConvention(eps=1e-6",
-        "contract/test_clipping.py", "only_pytorch_names_add_eps",
+        "contract/test_property.py", "oracles",
     ),
     "the norm accumulated in float32": Mutation(
         "_compute/kernels.py", 'sums.append(np.einsum("ij,ij->i", blocks, blocks)',
         'sums.append(np.einsum("ij,ij->i", *[blocks.astype(np.float32)] * 2).astype(np.float64)',
-        "contract/test_norms.py", "random_lists",
+        "contract/test_property.py", "oracles",
     ),
     "the exact fall-back removed": Mutation(
         "_core/exact.py", "return low if low == high else None", "return low",
-        "contract/test_norms.py", "boundary or half_way",
+        "contract/test_property.py", "oracles",
     ),
     "the coefficient rounded to float16": Mutation(
         "_compute/kernels.py", "decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32)",
         "decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float16)",
-        "contract/test_clipping.py", "not_rounded_to_the_gradients_dtype",
+        "contract/test_property.py", "oracles",
     ),
     "a generator read twice": Mutation(
         "_core/collect.py", "    return list(container) or iter(())",
         "    list(container)\n    return list(container) or iter(())",
-        "contract/test_containers.py", "generator_is_read_once",
+        "contract/test_property.py", "a_container_comes_back",
     ),
     "the same gradient scaled twice": Mutation(
         "_core/collect.py", "if owners[index] == index", "if True",
@@ -82,12 +82,12 @@ MUTATIONS = {
     ),
     "the host path taken although a derivative is wanted, on PyTorch": Mutation(
         "_backends/torch/conditions.py", "return differentiable and torch.is_grad_enabled()", "return False",
-        "contract/test_derivatives.py", "clipping_by_the_norm", "torch",
+        "contract/test_derivatives.py", "clipping_a_list", "torch",
     ),
     "the host path taken under a recording tape, on TensorFlow": Mutation(
         "_backends/tensorflow/backend.py", "return bool(tensors) and bool(gradient_types(list(tensors)))",
         "return False",
-        "contract/test_derivatives.py", "clipping_by_the_norm", "tensorflow",
+        "contract/test_derivatives.py", "clipping_a_list", "tensorflow",
     ),
     "a raw write that autograd does not hear of": Mutation(
         "_backends/torch/backend.py", "            releases.increment_versions(tensors)\n", "            pass\n",

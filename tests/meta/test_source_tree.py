@@ -65,19 +65,3 @@ def test_no_warning_if_no_installed_copy_is_compiled(clone: Path, site: Path) ->
     assert printed(clone, site, "import unified_clip.numpy") == ""
     (site / "unified_clip-0.1.0.dist-info" / "RECORD").unlink()
     assert printed(clone, site, "import unified_clip.numpy") == ""
-
-
-def test_workers_and_installed_packages_print_nothing(clone: Path, site: Path) -> None:
-    path = os.pathsep.join([str(clone), str(site)])
-    assert printed(clone, site, "import unified_clip.numpy", PYTHONPATH=path, PYTHONSAFEPATH="1") == ""
-    (clone / "pyproject.toml").rename(clone / "renamed.toml")
-    try:
-        assert printed(clone, site, "import unified_clip.numpy") == ""
-    finally:
-        (clone / "renamed.toml").rename(clone / "pyproject.toml")
-
-
-def test_importing_the_package_alone_does_not_look_for_kernels(clone: Path, site: Path) -> None:
-    """The pytest plugin imports it in every run."""
-    code = "import sys, unified_clip.pytest_plugin; assert 'unified_clip._native' not in sys.modules"
-    assert printed(clone, site, code) == ""

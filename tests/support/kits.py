@@ -27,6 +27,20 @@ def in_a_new_process(code: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
 
 
+class Surroundings:
+    """Memory with a view of each second number, in another order of axes."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.memory = np.full((*reversed(array.shape), 2), 7, array.dtype)
+        self.memory[..., 0] = array.T
+
+    def view(self) -> np.ndarray:
+        return self.memory[..., 0].T
+
+    def is_unchanged(self) -> bool:
+        return bool((self.memory[..., 1] == 7).all())
+
+
 class Kit:
     name = "numpy"
     writable = True
@@ -78,6 +92,16 @@ class Kit:
     def from_array(self, array: np.ndarray) -> Any:
         """A tensor with the values, shape and dtype (bfloat16 of ml_dtypes) of an array, which may be kept."""
         return array
+
+    views = True
+    """Whether `from_array` returns a tensor in the memory of the array, also if the array has gaps."""
+
+    def placed(self, array: np.ndarray, has_gaps: bool) -> tuple[Any, Surroundings | None]:
+        """Return a tensor with the values of an array, and the memory around it."""
+        if not has_gaps or not self.views:
+            return self.from_array(array.copy()), None
+        around = Surroundings(array)
+        return self.from_array(around.view()), around
 
     def array(self, tensor: Any) -> np.ndarray:
         return np.array(tensor)
@@ -212,6 +236,7 @@ class TorchKit(Kit):
 
 
 class TorchCudaKit(TorchKit):
+    views = False
     reads_tensors = False
 
     @property
@@ -226,6 +251,7 @@ class TorchCudaKit(TorchKit):
 
 
 class TensorflowKit(Kit):
+    views = False
     name = "tensorflow"
     writable = False
     keeps_subnormals_on_device = False
@@ -288,6 +314,7 @@ class TensorflowKit(Kit):
 
 
 class PaddleKit(Kit):
+    views = False
     name = "paddle"
     on_parameters = True
     has_sparse = True
@@ -378,6 +405,7 @@ class PaddleKit(Kit):
 
 
 class JaxKit(Kit):
+    views = False
     name = "jax"
     writable = False
     floating = ("float16", "bfloat16", "float32")
@@ -473,6 +501,7 @@ class JaxCudaKit(JaxKit):
 
 
 class MlxKit(Kit):
+    views = False
     name = "mlx"
     writes_memory = False
     complex = ("complex64",)

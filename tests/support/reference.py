@@ -52,6 +52,25 @@ def norm(arrays: Iterable[np.ndarray], p: float = 2.0) -> float:
     return nearest_root((sum(squares) if p == 2 else max(squares, default=0)) * unit**2, dtype)
 
 
+def general_norm(arrays: Iterable[np.ndarray], p: float) -> float:
+    """Return the p-norm for any p, computed in long doubles, and rounded to float32 or the widest dtype."""
+    arrays = list(arrays)
+    magnitudes = np.concatenate([np.zeros(0, np.longdouble), *(_magnitudes(_wide(a)).ravel() for a in arrays)])
+    top = magnitudes.max(initial=0)
+    if top == 0 or not np.isfinite(top):
+        return float(top)
+    root = top * np.sum((magnitudes / top) ** np.longdouble(p)) ** (1 / np.longdouble(p))
+    with np.errstate(over="ignore"):
+        return float(root.astype(norm_dtype(a.dtype.name for a in arrays)))
+
+
+def _magnitudes(wide: np.ndarray) -> np.ndarray:
+    if not np.iscomplexobj(wide):
+        return np.abs(wide.astype(np.longdouble))
+    moduli = np.hypot(wide.real.astype(np.longdouble), wide.imag.astype(np.longdouble))
+    return np.where(np.isnan(wide), np.nan, moduli)  # hypot(inf, nan) is inf
+
+
 def _in_units(arrays: Iterable[np.ndarray]) -> tuple[list[tuple[int, int]], Fraction]:
     """Return the real and imaginary parts of all elements as multiples of a power of two, and this power."""
     values = np.concatenate([np.zeros(0, np.complex128), *(_wide(a).ravel() for a in arrays)])
@@ -136,9 +155,16 @@ def scaled(values: np.ndarray, coef: float) -> np.ndarray:
 
 
 def clamped(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    low, high = (array(bound, values.dtype.name) for bound in (low, high))
+    low, high = (array(rounded(bound, values.dtype.name), values.dtype.name) for bound in (low, high))
     with np.errstate(invalid="ignore"):
         return np.where(values < low, low, np.where(values > high, high, values))
+
+
+def rounded(value: float, dtype: str) -> float:
+    """Round once. NumPy rounds a float64 to float32 before it rounds to bfloat16."""
+    if not math.isfinite(value) or value == 0:
+        return float(value)
+    return math.copysign(nearest(abs(Fraction(value)), dtype), value)
 
 
 def _wide(values: np.ndarray) -> np.ndarray:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import operator
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -23,9 +20,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch.backend import TorchBackend
-from unified_clip._core.exact import UNIT, Accumulator
-from unified_clip._distributed.consensus import Consensus
 
 Layout = list[tuple[str, Any]]
 
@@ -134,24 +128,6 @@ def clip_without_a_list(array: np.ndarray, layout: str, threshold: float) -> tup
 
     (parameter,) = parameters([array], layout)
     return uc.clip_grad_norm_(parameter, threshold).item(), gathered(parameter.grad)
-
-
-def norm_by_float64_sums(array: np.ndarray, layout: str) -> float:
-    def local_sums(backend: TorchBackend, tensors: Sequence[torch.Tensor]) -> Any:
-        squares = [value**2 for tensor in tensors for value in tensor.tolist()]
-        total = Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other
-        return SimpleNamespace(norm_dtype="float32", power_sum=lambda p, exactly: total)
-
-    def global_sum(exchange: Consensus, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
-        total = torch.tensor(own.total / 2**30, dtype=torch.float64)
-        dist.all_reduce(total)
-        return Accumulator(int(total.item() * 2**30) << UNIT - 30), dtype
-
-    with (
-        mock.patch.object(TorchBackend, "partial_sums", local_sums),
-        mock.patch.object(Consensus, "power_sum", global_sum),
-    ):
-        return clip_layout([array], layout, 2.0, 1.0)[0]
 
 
 def clip_on_this_rank(layout: str) -> list[float]:

@@ -104,15 +104,6 @@ def clip_and_check(case: str, drifted: int | None, p: float = 2.0, check: bool =
     return CheckedClip(norm, error, all(map(torch.equal, locals_, before)), len(calls))
 
 
-def reject_and_check(case: str, rejecting: int) -> CheckedClip:
-    mesh = rows()
-    threshold = math.nan if dist.get_rank() == rejecting else 1.0
-    value = 1.0 + dist.get_rank()
-    gradient = DTensor.from_local(torch.full((2,), value), mesh, [Replicate(), Shard(0)], run_check=False)
-    error = error_message(lambda: uc.clip_grad_norm_([parameter_with(gradient)], threshold, check_replicas=True))
-    return CheckedClip(math.nan, error, gradient.to_local()[0].item() == value, 0)
-
-
 def reject_by_a_configuration(rejecting: int) -> str:
     kind = torch.int32 if dist.get_rank() == rejecting else torch.float32
     params = [nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False) for dtype in (torch.float32, kind)]
@@ -170,13 +161,6 @@ def sparse_beside_a_mesh(shift: int) -> str:
     shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
     beside = parameter_with(shard)
     return error_with(lambda parameter: uc.clip_grad_norm_([beside, parameter], 1.0), sparse_gradient(shift))
-
-
-def exchange_shards() -> str:
-    """Return the error if the shards of one replica are the shards of the other replica in reversed order."""
-    local = torch.full((2,), [3.0, 4.0, 4.0, 3.0][dist.get_rank()])
-    gradient = DTensor.from_local(local, rows(), [Replicate(), Shard(0)], run_check=False)
-    return error_message(lambda: uc.get_total_norm([gradient], check_replicas=True))
 
 
 def message_of(**keywords: Any) -> str:

@@ -97,20 +97,6 @@ def clip_without(name: str, lacking: Collection[int], p: float = 2.0, value: flo
 # -- calls with a correct norm, although ranks differ
 
 
-def clip_empty_shards() -> Clipped:
-    """Clip copies of shards that have no elements on ranks 1 and 3. Rank 1 lacks one of the gradients."""
-    locals_ = [torch.ones(2 * (dist.get_rank() % 2 == 0), 2) for _ in range(2)]
-    mesh, parameters = mesh_of("rows"), []
-    for local in locals_:
-        gradient = DTensor.from_local(
-            local, mesh, [Replicate(), Shard(0)], run_check=False, shape=torch.Size([2, 2]), stride=(2, 1)
-        )
-        parameters.append(parameter_with(gradient))
-    if dist.get_rank() == 1:
-        parameters[0].grad = None
-    return _clip(parameters, locals_, process_group=dist.group.WORLD)
-
-
 def clip_a_tied_parameter() -> Clipped:
     """Clip a tied parameter, which is None on the first rank of the last stage. The first stage counts it."""
     rank, locals_ = dist.get_rank(), [torch.ones(2), torch.ones(3)]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from support import emulated_gpu, reference
-from support.tiers import sampled
 
 from unified_clip import _native
 from unified_clip._compute import cuda, kernels
@@ -94,56 +93,6 @@ def norms(gpu: Any, values: Sequence[np.ndarray]) -> list[float]:
 
 
 # -- norms
-
-SCALES = {"normal": 1.0, "tiny": 1e-30, "subnormal": 1e-42, "large": 1e37}
-
-
-@pytest.mark.parametrize(
-    ("dtypes", "scale", "p"), sampled([(d, s, p) for d in LISTS for s in SCALES for p in ORDERS], 2)
-)
-def test_norms_are_correctly_rounded(gpu: Any, dtypes: str, scale: str, p: float) -> None:
-    values = arrays(LISTS[dtypes], SCALES[scale])
-    assert total_norm(gpu, values, p) == reference.norm(values, p)
-
-
-@pytest.mark.parametrize("dtypes", LISTS)
-def test_norms_of_each_tensor_are_correctly_rounded(gpu: Any, dtypes: str) -> None:
-    values = arrays(LISTS[dtypes])
-    assert norms(gpu, values) == [reference.norm([array]) for array in values]
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_a_complex_number_counts_as_two_numbers(gpu: Any, dtype: str) -> None:
-    values = [np.random.default_rng(0).normal(size=(999, 2)).view(np.complex128).astype(dtype)]
-    assert total_norm(gpu, values, 2) == reference.norm(values)
-    assert norms(gpu, values) == [reference.norm(values)]
-
-
-@pytest.mark.parametrize("number", [1e-300, 1e300, 5e-324, 1.7e308])
-def test_float64_neither_overflows_nor_underflows(gpu: Any, number: float) -> None:
-    for p in ORDERS:
-        values = [np.full(3, number), np.array([1.0]), np.full(5, number)]
-        assert total_norm(gpu, values, p) == reference.norm(values, p)
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 0.0, -0.0])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_norms_of_special_numbers(gpu: Any, dtype: str, number: float) -> None:
-    values = [unaligned([1.0, number, 2.0], dtype, 1), unaligned([number] * 700, dtype, 0)]
-    for p in ORDERS:
-        assert total_norm(gpu, values, p) == pytest.approx(reference.norm(values, p), rel=0, abs=0, nan_ok=True)
-    assert norms(gpu, values) == pytest.approx([reference.norm([array]) for array in values], rel=0, nan_ok=True)
-
-
-def test_nan_wins_over_infinity(gpu: Any) -> None:
-    for order in ([math.inf, math.nan], [math.nan, math.inf]):
-        assert all(math.isnan(total_norm(gpu, [np.array(order, np.float32)], p)) for p in ORDERS)
-
-
-def test_a_norm_above_the_largest_float32_is_infinite(gpu: Any) -> None:
-    largest = np.full(2, np.finfo(np.float32).max)
-    assert total_norm(gpu, [largest], 2) == math.inf
-    assert total_norm(gpu, [largest], math.inf) == largest[0]
 
 
 # -- doubt
@@ -241,46 +190,6 @@ def test_coefficients_have_the_bits_of_the_rule(
 
 
 # -- products and clamped values
-
-
-@pytest.mark.parametrize("moves", [False, True])
-@pytest.mark.parametrize("coef", [0.3, 1.0, 0.0, math.nan])
-@pytest.mark.parametrize("dtypes", LISTS)
-def test_products_have_the_bits_of_the_host_path(
-    dtypes: str, coef: float, moves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu, values = started(monkeypatch), arrays(LISTS[dtypes], 1e-3)
-    values[2][1:4] = [math.nan, math.inf, -0.0]
-    expected = on_host(values, lambda tensors: tensors.scale_(coef, 1))
-    results = [unaligned(np.zeros(array.size), array.dtype.name, index % 3) for index, array in enumerate(values)]
-    before = [array.copy() for array in values]
-    coefs = np.array([coef])
-    gpu.scale(listed(values), coefs.ctypes.data, False, [array.ctypes.data for array in results] if moves else [], 0)
-    assert_same(results if moves else values, expected)
-    if moves:
-        assert_same(values, before)
-
-
-@pytest.mark.parametrize("dtypes", LISTS)
-def test_each_tensor_may_have_a_coefficient(dtypes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, values = started(monkeypatch), arrays(LISTS[dtypes])
-    coefs = np.linspace(0.1, 1.0, len(values))
-    expected = on_host(values, lambda tensors: tensors.scale_each_(coefs.tolist(), 1))
-    gpu.scale(listed(values), coefs.ctypes.data, True, [], 0)
-    assert_same(values, expected)
-
-
-@pytest.mark.parametrize("bounds", [(-0.3, 0.7), (0.0, -0.0), (-math.inf, 0.1)])
-@pytest.mark.parametrize("dtypes", LISTS)
-def test_clamped_values_have_the_bits_of_the_host_path(
-    dtypes: str, bounds: tuple[float, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu, values = started(monkeypatch), arrays(LISTS[dtypes])
-    values[2][1:5] = [math.nan, math.inf, -0.0, 0.0]
-    rounded = [[nearest(bound, dtype) for dtype in ("float16", "bfloat16", "float32", "float64")] for bound in bounds]
-    expected = on_host(values, lambda tensors: tensors.clamp_(*rounded, 1))
-    gpu.clamp(listed(values), *rounded, [], 0)
-    assert_same(values, expected)
 
 
 def on_host(values: Sequence[np.ndarray], change: Any) -> list[np.ndarray]:

@@ -7,7 +7,6 @@ import ctypes
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import unified_clip.numpy as uc
 from unified_clip import _native
 from unified_clip._backends import numpy
 from unified_clip._compute import collected, kernels
-from unified_clip._core.exact import UNIT, nearest
+from unified_clip._core.exact import nearest
 from unified_clip._core.writers import make_all
 
 if _native.KERNELS is None:
@@ -33,38 +32,6 @@ RNG = np.random.default_rng(7)
 
 def listed(arrays: list[np.ndarray], codes: str) -> Any:
     return NATIVE.TensorList.of_arrays(arrays, codes)
-
-
-def gapped(dtype: str) -> dict[str, np.ndarray]:
-    """Views of an array of 3 x 40 x 61 numbers, which is more than a block."""
-    base = RNG.standard_normal((3, 40, 61)).astype(dtype)
-    return {
-        "in a row": base,
-        "transposed": base.transpose(2, 0, 1),
-        "every other": base[:, :, ::2],
-        "a part": base[1:, 3:30, 5:],
-        "backwards": base[::-1, :, ::-1],
-        "repeated": np.broadcast_to(base[:, :1], (3, 40, 61)),
-        "a column": base[0, :, 3],
-        "one number": base[1, 2, 3, ...],
-        "nothing": base[:, :0],
-    }
-
-
-VIEWS = list(gapped("float32"))
-
-
-@pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("dtype", CODES)
-@pytest.mark.parametrize("name", VIEWS)
-def test_sums_do_not_depend_on_gaps_and_order(name: str, dtype: str, p: int) -> None:
-    view = gapped(dtype)[name]
-    numbers = [Fraction(float(x)) for x in view.ravel()]
-    text, nan, infinite = listed([view], CODES[dtype]).power_sum(p, "exact", 2)
-    assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((abs(x) ** p for x in numbers), Fraction(0))
-    assert not nan
-    assert not infinite
-    assert listed([view], CODES[dtype]).max_abs(2) == max(map(abs, numbers), default=0)
 
 
 def list_of(*arrays: np.ndarray) -> Any:
@@ -96,39 +63,6 @@ def test_sums_of_another_order_than_1_and_2_are_rejected() -> None:
 def test_block_sums_of_float64_are_rejected() -> None:
     with pytest.raises(ValueError, match="float64 has no block sums"):
         list_of(np.ones(2)).power_sum(2, "blocks", 1)
-
-
-@pytest.mark.parametrize("dtype", CODES)
-@pytest.mark.parametrize("name", VIEWS)
-def test_what_is_written_goes_where_it_belongs(name: str, dtype: str) -> None:
-    for result_name in VIEWS:
-        view, result = gapped(dtype)[name], gapped(dtype)[result_name]
-        if result.shape != view.shape or result_name == "repeated":
-            continue
-        expected = view * result.dtype.type(0.5)
-        listed([view], CODES[dtype]).scale(0.5, 2, [result])
-        assert np.array_equal(result, expected)
-
-
-def test_numbers_in_the_gaps_stay() -> None:
-    base = np.arange(24, dtype=np.float32).reshape(4, 6)
-    view = base[1:3, ::2]
-    listed([view], "f").scale_(10.0, 1)
-    expected = np.arange(24, dtype=np.float32).reshape(4, 6)
-    expected[1:3, ::2] *= 10
-    assert np.array_equal(base, expected)
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_a_complex_number_is_two_real_ones(dtype: str) -> None:
-    base = (RNG.standard_normal((5, 6)) + 1j * RNG.standard_normal((5, 6))).astype(dtype)
-    for view in (base, base.T, base[::2, 1:4], base[::-1]):
-        real = [Fraction(float(x)) for x in [*view.real.ravel(), *view.imag.ravel()]]
-        text, _, _ = listed([view], kernels.CODES[dtype]).power_sum(2, "exact", 1)
-        assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((x * x for x in real), Fraction(0))
-        result = np.empty_like(view)
-        listed([view], kernels.CODES[dtype]).scale(0.5, 1, [result])
-        assert np.array_equal(result, view / 2)
 
 
 def test_complex_numbers_have_no_order_and_no_sum_of_magnitudes_here() -> None:

@@ -22,8 +22,6 @@ from unified_clip import _native
 from unified_clip._compute import kernels
 from unified_clip._core.exact import FORMATS, UNIT, Accumulator, rounded_norm
 
-pytestmark = pytest.mark.nightly
-
 if _native.KERNELS is None:
     pytest.skip("the compiled kernels are not built", allow_module_level=True)
 
@@ -146,6 +144,7 @@ def test_norms_half_way_between_two_floats_are_exact(name: str, p: int, data: st
     assert_norms_are_exact(arrays_, p, (middle**p + beside) * Fraction(2) ** (exponent * p))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("name", REAL)
 @given(data=st.data())
@@ -266,6 +265,7 @@ def pages() -> Any:
     return bytes_[size : 11 * size]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("gaps", [1, -2])
 @pytest.mark.parametrize("name", REAL)
 def test_kernels_read_and_write_only_the_given_memory(name: str, gaps: int, pages: Any) -> None:
