@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -18,10 +19,11 @@ ERRORS = """<!-- `python tools/command_line.py` writes this page from unified_cl
 
 # Errors
 
-Every error of `unified-clip` has a code for the kind of problem. The message names the file, the line and the remedy.
-`unified-clip help UC101` prints the section of the code UC101, and `unified-clip help errors` prints the list of codes.
+Every error of `unified-clip` has a code. The message names the file, the line and the remedy. `unified-clip help UC101`
+prints an explanation and an example, and `unified-clip help errors` lists the codes. In Python, a `ConfigError` has the
+attribute `code`.
 
-In Python, a `ConfigError` has the attribute `code`."""
+Of several remedies, choose the one that fits. The most likely one is first."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,18 +50,13 @@ def with_tables(text: str) -> str:
 
 
 def errors() -> str:
-    known = codes.read().values()
-    table = markdown.table(
-        ["code", "problem", "subject"],
-        [[f"[{code.code}](#{code.code.lower()})", code.title, code.group] for code in known],
-    )
-    return "\n\n".join([ERRORS, table, *map(section, known)]) + "\n"
+    groups = itertools.groupby(codes.read().values(), key=lambda code: code.group)
+    return "\n\n".join([ERRORS, *(section(group, list(entries)) for group, entries in groups)]) + "\n"
 
 
-def section(code: codes.ErrorCode) -> str:
-    text = "\n\n".join([f"**{code.title}** {code.explanation}", "\n".join(f"- {remedy}" for remedy in code.remedies)])
-    linked = re.sub(r"docs/((?:\w+/)*\w+\.md)((?:#[\w-]+)?)", r"[\1](\1\2)", text)
-    return f"## {code.code}\n\n{linked}\n\n```text\n{code.message}\n```"
+def section(group: str, entries: Sequence[codes.ErrorCode]) -> str:
+    items = "\n".join(f"- **{code.code}: {code.title}** {' '.join(code.remedies)}" for code in entries)
+    return f"## {group}\n\n" + re.sub(r"docs/((?:\w+/)*[\w-]+\.md)", r"[\1](\1)", items)
 
 
 def all_statuses() -> str:
@@ -67,10 +64,11 @@ def all_statuses() -> str:
 
 
 def by_command() -> str:
-    columns = [statuses.SUCCESS, statuses.DIFFERENT, statuses.REJECTED, statuses.INCOMPLETE]
+    columns = [statuses.DIFFERENT, statuses.INCOMPLETE]
     rows = [
         [f"`{command}`", *(meanings.get(status, "") for status in columns)]
         for command, meanings in statuses.COMMANDS.items()
+        if {*columns} & {*meanings}
     ]
     return markdown.table(["command", *map(str, columns)], rows)
 

@@ -1,11 +1,10 @@
-"""docs/config-check.md: its files and its output, and the hooks for pre-commit."""
+"""docs/config-check.md: its tutorial of four teams, its examples, and the jobs and hooks for CI."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -18,69 +17,146 @@ from unified_clip.config.documents import DOCUMENT_KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "config-check.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE))
-(REQUIRE,) = re.findall(r"```toml\n(\[check\]\nrequire.*?)```", PAGE, re.DOTALL)
+TEAMS = re.findall(r"`([\w/]+\.\w+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+CHECK, *EXPORTS = (command.split() for command in re.findall(r"^    unified-clip (.*)$", PAGE, re.MULTILINE)[:4])
+
+NLP, VISION, RESEARCH, RECSYS = (
+    "nlp/training_args.json",
+    "vision/config.yaml",
+    "research/optimizer.py",
+    "recsys/train.py",
+)
+FILES = {
+    "clip.toml": 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n',
+    "llm/ds_config.json": """{
+  "train_micro_batch_size_per_gpu": 4,
+  "zero_optimization": {"stage": 2},
+  "gradient_clipping": 0.5
+}
+""",
+    "speech/train.py": """import torch
+
+
+def step(model, optimizer, loss, args):
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_norm)
+    optimizer.step()
+""",
+}
+"""A repository with a clip that differs, and with a clip of unknown effect."""
+
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
 
 
+# -- the tutorial
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def teams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    assert [*FILES] == ["clip.toml", "llm/ds_config.json", "speech/train.py"]
-    for path, text in FILES.items():
+    assert [path for path, _ in TEAMS] == [NLP, VISION, RESEARCH, RECSYS, "clip.toml", RECSYS, "nlp/train.py"]
+    for path, text in TEAMS[:-2]:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
     return tmp_path
 
 
-def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)[0]
-    assert cli.main(command.split()) == 1
-    printed, missing, _ = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+def test_the_steps_print_the_output_on_the_page(teams: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(CHECK) == 1
+    printed = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)[0]
     assert capsys.readouterr().out == printed
-    (folder / "speech" / "train.py").write_text("")
-    llm = folder / "llm" / "ds_config.json"
-    llm.write_text(llm.read_text().replace("0.5", "1.0"))
-    clip = folder / "clip.toml"
-    clip.write_text(f"{clip.read_text()}\n{REQUIRE}")
-    assert cli.main(command.split()) == 1
-    assert capsys.readouterr().out == missing
-    shutil.rmtree(folder / "llm")
-    (folder / "sft").mkdir()
-    (folder / "sft" / "qlora.yml").write_text("adapter: qlora\nsequence_len: 2048\n")
-    clip.write_text(clip.read_text().partition("[check]")[0])
-    assert cli.main(command.split()) == 0
-    (line,) = re.findall(r"^    (sft/.*\n)", PAGE, re.MULTILINE)
-    assert capsys.readouterr().out.startswith(line)
+    outputs = []
+    for export in EXPORTS:
+        assert cli.main(export) == 0
+        outputs.append(capsys.readouterr().out)
+    assert "  gradient_clip_algorithm: norm\n" in outputs[0]
+    assert outputs[1] == '{\n  "max_grad_norm": 1.0\n}\n'
+    assert "optax.clip_by_global_norm(1.0)" in outputs[2]
+    (teams / "vision" / "config.yaml").write_text(outputs[0])
+    optimizer = teams / "research" / "optimizer.py"
+    optimizer.write_text(optimizer.read_text().replace("0.5", "1.0"))
+    assert cli.main(CHECK) == 0
+    lines = re.findall(r"^    ((?:\w+/\S+):\d+ .*)$", PAGE, re.MULTILINE)
+    expected = [re.sub(r"(config.yaml):\d+", r"\1:2", line) for line in lines]  # the exported file is shorter
+    assert capsys.readouterr().out.splitlines()[:4] == expected
+    train = teams / "recsys" / "train.py"
+    train.write_text(TEAMS[-2][1])
+    assert cli.main(CHECK) == 0
+    assert "recsys/train.py:6 same unified_clip.ClipConfig.load (pytorch)\n" in capsys.readouterr().out
+    train.write_text(train.read_text().replace("= clip(", "= ("))
+    assert cli.main(CHECK) == 1
+    assert "No checked code reads clip, so this configuration clips nothing." in capsys.readouterr().out
 
 
-ARGUMENTS = '{{\n  "output_dir": "out",\n  "per_device_train_batch_size": 4,\n  "max_grad_norm": {}\n}}\n'
+CHANGES = [
+    (NLP, '"max_grad_norm": 1.0', '"max_grad_norm": 0.5'),
+    (VISION, "gradient_clip_val", "gradient_clip_vall"),
+    (RESEARCH, "optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4))", "optax.adamw(3e-4)"),
+    (RECSYS, "gradients, 1.0", "gradients, clip_norm"),
+    ("recsys/finetune.py", "    gradients, norm = tf.clip_by_global_norm(gradients, 1.0)\n", ""),
+    (RECSYS, "clip(tape.gradient(loss, model.trainable_variables))", "tape.gradient(loss, model.trainable_variables)"),
+]
 
 
-def test_the_lines_of_clips_are_as_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(r"^((?:    \S+/\S+:\d+ .*\n){4})", PAGE, re.MULTILINE)
-    sources = {
-        "nlp/training_args.json": ARGUMENTS.format(1.0),
-        "recsys/train.py": "import tensorflow as tf\n\n\ngradients, norm = tf.clip_by_global_norm(gradients, 1.0)\n",
-        "vision/config.yaml": "trainer:\n  gradient_clip_val: 0\n  max_epochs: 90\n",
-        "experiments/a.yaml": "output_dir: out\nper_device_train_batch_size: 4\nmax_grad_norm: 2.0\n",
-        "experiments/b.yaml": "output_dir: out\nper_device_train_batch_size: 4\nmax_grad_norm: 3.0\n",
-    }
-    for name in FILES:
-        (folder / name).unlink()
-    for name, text in sources.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    entry = '[[check.ignore]]\npath = "experiments/**"\nreason = "sweeps over thresholds"\n'
-    off = '[[check.ignore]]\npath = "vision/config.yaml"\nrule = "none"\nreason = "train.py clips"\n'
-    (folder / "clip.toml").write_text(f"{FILES['clip.toml']}{entry}{off}")
-    assert cli.main(["config", "check", "clip.toml", ".", "--nearest"]) == 0
-    assert capsys.readouterr().out.splitlines()[:4] == [line.strip() for line in block.splitlines()]
-    (folder / "nlp/training_args.json").write_text(ARGUMENTS.format(2.0))
-    assert cli.main(["config", "check", "clip.toml", ".", "--nearest"]) == 1
-    printed = capsys.readouterr().out.splitlines()
-    lines = [line.strip() for line in block.splitlines()]
-    assert [line for line in lines if line in printed] == lines[2:]
+def test_each_change_of_the_table_is_reported_as_on_the_page(teams: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = re.findall(r"^\| (?:nlp|vision|research|recsys): .* \| `(.*)` \|$", PAGE, re.MULTILINE)
+    (teams / VISION).write_text((teams / VISION).read_text().replace("value", "norm"))
+    (teams / RESEARCH).write_text((teams / RESEARCH).read_text().replace("0.5", "1.0"))
+    for (path, old, new), line in zip(CHANGES, lines, strict=True):
+        if old.startswith("clip("):
+            (teams / path).write_text(TEAMS[-2][1])
+        is_new = not (teams / path).exists()
+        before = (teams / (RECSYS if is_new else path)).read_text()
+        assert old in before
+        (teams / path).write_text(before.replace(old, new))
+        assert cli.main(CHECK) == 1
+        assert line in capsys.readouterr().out.splitlines()
+        if is_new:
+            (teams / path).unlink()
+        else:
+            (teams / path).write_text(before)
+        assert cli.main(CHECK) == 0
+        capsys.readouterr()
+
+
+def test_a_trainer_whose_clip_is_off_passes(teams: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = TEAMS[-1][1]
+    (rules,) = re.findall(r"```toml\n(require = .*?)```", PAGE, re.DOTALL)
+    clip, arguments, train = teams / "clip.toml", teams / NLP, teams / "nlp" / "train.py"
+    (teams / VISION).write_text((teams / VISION).read_text().replace("value", "norm"))
+    (teams / RESEARCH).write_text((teams / RESEARCH).read_text().replace("0.5", "1.0"))
+    train.write_text(script)
+    off = arguments.read_text().replace('"max_grad_norm": 1.0', '"max_grad_norm": 0')
+    arguments.write_text(off)
+    assert cli.main(CHECK) == 1
+    assert f"{NLP}:4:1 drift" in capsys.readouterr().out
+    require, _, entry = rules.partition("\n\n")
+    clip.write_text(re.sub(r"require.*\n", f"{require}\n", clip.read_text()) + f"\n{entry}")
+    assert cli.main(CHECK) == 0
+    changes = [
+        (arguments, off.replace(": 0", ": 0.3"), f"{NLP}:4:1 drift"),
+        (arguments, off.replace(',\n  "max_grad_norm": 0', ""), "clip.toml:10:1 unused"),
+        (arguments, off.replace("grad_norm", "gard_norm"), f"{NLP}:4:1 unknown"),
+        (train, script.replace("callbacks=[ClipCallback(clip)]", ""), "nlp/train.py:8:8 unknown"),
+    ]
+    for path, text, line in changes:
+        before = path.read_text()
+        path.write_text(text)
+        assert cli.main(CHECK) == 1
+        assert line in capsys.readouterr().out
+        path.write_text(before)
+
+
+# -- the other examples
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -97,7 +173,6 @@ def test_the_lines_of_clips_are_as_on_the_page(folder: Path, capsys: pytest.Capt
 def test_deepspeed_under_hugging_face(
     value: str | None, max_norm: float, finding: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "### DeepSpeed under Hugging Face" in PAGE
     for name in ("llm/ds_config.json", "speech/train.py"):
         (folder / name).unlink()
     (folder / place).mkdir(exist_ok=True)
@@ -123,7 +198,7 @@ def test_deepspeed_under_hugging_face(
 def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
     (table,) = re.findall(r"```toml\n(\[check.formats\].*?)```", PAGE, re.DOTALL)
     clip = folder / "clip.toml"
-    clip.write_text(clip.read_text() + REQUIRE + table)
+    clip.write_text(clip.read_text() + table)
     rules = ClipConfig.load(clip).check
     assert rules is not None
     assert len(rules.ignore) == 2

@@ -23,7 +23,6 @@ RUN_BY = {
     "paddle_static.md": "frameworks/test_paddle_settings.py",
     "quickstart.md": "contract/test_readme.py",
     "recording.md": "docs/test_recording_page.py",
-    "several-teams.md": "docs/test_several_teams_page.py",
     "verify.md": "docs/test_verify_page.py",
     **{f"{name}.md": "frameworks/test_each_page.py" for name in ("jax", "mlx", "paddle", "tensorflow", "torch")},
 }

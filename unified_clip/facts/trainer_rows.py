@@ -165,6 +165,9 @@ class DefaultOf(Table):
 class Clip(Table):
     """A way to clip. The first way whose conditions hold applies."""
 
+    applies: str = ""
+    """When this way applies, in words. Default: in all other cases."""
+
     layout: str = ""
     when: When = ()
     key: Paths = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tomlkit
 from packaging.version import Version
@@ -15,26 +15,6 @@ from unified_clip.config.formats import FORMATS, Format
 from unified_clip.config.formats.python_source import PythonFormat
 
 DATA = Path(__file__).parents[2] / "data" / "formats"
-PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
-
-
-class FormatKey(NamedTuple):
-    format: str
-    key: str
-    meaning: str
-    default: str
-    special_values: str
-    support: str
-    versions: str
-
-
-def _keys() -> list[FormatKey]:
-    table = PAGE.read_text(encoding="utf-8").partition("\n## Every key\n")[2].partition("\n## ")[0]
-    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
-    return [FormatKey(*(cell.strip(" `") for cell in row)) for row in rows]
-
-
-KEYS = _keys()
 
 
 @dataclass(frozen=True)
@@ -42,9 +22,6 @@ class Sample:
     format: Format
     file: str
     version: str | None = None
-    rows: list[str] = field(default_factory=list)
-    """The rows of the table in docs/formats.md that it shows."""
-
     settings: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
     error: str | None = None
@@ -64,15 +41,6 @@ class Sample:
 
     def __str__(self) -> str:
         return f"{self.from_}-{self.file}"
-
-
-def row(key: FormatKey) -> str:
-    """Return the name of a row in `expected.toml`: the key, and the versions if the row is about certain versions."""
-    return f"{key.key} ({key.versions})" if key.versions else key.key
-
-
-def keys_of(trainer: Format) -> list[FormatKey]:
-    return [key for key in KEYS if key.format == trainer.name]
 
 
 def samples(trainer: Format) -> list[Sample]:

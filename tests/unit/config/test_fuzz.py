@@ -14,7 +14,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.config.format_samples import DATA
-from support.config.format_samples import KEYS as FORMAT_KEYS
 
 from unified_clip import ClipConfig, ConfigError
 from unified_clip.cli import main
@@ -60,7 +59,7 @@ NUMBERS = st.sampled_from(
 KEYS = st.sampled_from(
     sorted(
         {*ODD_KEYS, *Settings.model_fields, *Group.model_fields, "schedule", "end", "steps", "values", "boundaries"}
-        | {part for row in FORMAT_KEYS for part in re.split(r"[^\w]+", row.key) if part}
+        | {part for trainer in FORMATS.values() for key in trainer.clip_keys for part in key}
         | {"config", "fp16", "opt_kwargs", "optimizer", "param_groups", "inner_optimizer", "compile_config"}
     )
 )

@@ -52,9 +52,10 @@ class Context:
             value = value[key]
         return value
 
-    def expand(self, pattern: Path) -> list[Path]:
-        """Return the paths in the file that match a pattern."""
-        index = next((index for index, key in enumerate(pattern) if key in (ANY, TYPE)), None)
+    def expand(self, pattern: Path, start: int = 0) -> list[Path]:
+        """Return the paths in the file that match a pattern. Before `start`, "*" is the name of a key."""
+        places = (index for index, key in enumerate(pattern) if index >= start and key in (ANY, TYPE))
+        index = next(places, None)
         if index is None:
             return [pattern] if self.has(pattern) else []
         outer, rest = pattern[:index], pattern[index + 1 :]
@@ -66,7 +67,7 @@ class Context:
             keys = range(len(table))
         if pattern[index] == ANY and rest:  # entries of other types have no keys
             keys = [key for key in keys if isinstance(table[key], dict | list)]  # type: ignore[index]
-        return [path for key in keys for path in self.expand((*outer, key, *rest))]
+        return [path for key in keys for path in self.expand((*outer, key, *rest), index + 1)]
 
     def found(self, test: Test) -> Iterator[Path]:
         """Yield the paths of the keys in a condition that the file has."""
