@@ -16,7 +16,7 @@ from .._command.mode_options import check_modes
 from .._command.parser import FORMATS, comma_separated
 from .._command.progress import busy, progress
 from .._kit import atomic_files
-from .._kit.display import as_started, enumeration, safe
+from .._kit.display import as_started, safe
 
 if TYPE_CHECKING:
     from .known.entries import KnownDifference
@@ -75,19 +75,6 @@ WHOLE_RUN = ("out", "accept", "format")
 """`--case` rejects these options, because they need the results of all cases."""
 
 
-class _Retired(argparse.Action):
-    """An option of earlier versions."""
-
-    def __call__(self, parser: object, namespace: object, values: object, option_string: str | None = None) -> None:
-        instead = (
-            "the list of known differences does its work. Remove {}, run unified-clip parity --accept once, and commit "
-            "the list."
-        )
-        if option_string == "--ported":
-            instead = "`unified-clip port` prints its own report. Remove {}."
-        raise UsageError(f"{option_string} was removed: {instead.format(option_string)}", "UC302")
-
-
 def add_parser(commands: Any) -> None:
     parity = commands.add_parser(
         "parity",
@@ -105,8 +92,6 @@ def add_parser(commands: Any) -> None:
     )
     for option, settings in RUN_OPTIONS.items():
         parity.add_argument(option, **settings)
-    for option in ("--baseline", "--strict", "--strict-bits", "--ported"):
-        parity.add_argument(option, dest=argparse.SUPPRESS, action=_Retired, nargs="?", help=argparse.SUPPRESS)
     parity.set_defaults(run=run)
     init = parity.add_subparsers(metavar="init").add_parser("init", help="write a small suite into this repository")
     init.add_argument(
@@ -148,26 +133,15 @@ def run_init(options: argparse.Namespace) -> int:
     print(safe(as_started(f"Wrote {path}. Now run: unified-clip parity{where}")))
     for note in new_suite.notes(norms):
         print(safe(note))
-    _print_advice(options, path, where, files, [] if options.gradients else new_suite.files_to_pass())
-    return 0
-
-
-def _print_advice(
-    options: argparse.Namespace, path: Path, where: str, files: Sequence[Path], left_out: Sequence[Path]
-) -> None:
-    names = enumeration([str(each) for each in left_out[:3]] + [f"{len(left_out) - 3} more"] * (len(left_out) > 3))
-    if left_out:
-        suffixes = enumeration(sorted({each.suffix for each in left_out}))
-        print(safe(f"The suite does not contain {names}: init reads {suffixes} files only if you pass them."))
-    elif not files:
-        print("You passed no gradient file, and this directory has none.")
+    left_out = [] if options.gradients else new_suite.files_to_pass()
     if not files:
-        print("So the suite contains a worked example.")
+        print("The suite contains a worked example, because you passed no file of gradients.")
     if left_out or not files:
         chosen = f" --frameworks {options.frameworks}" if options.frameworks else ""
         again = shlex.join(map(str, [*files, *left_out])) or "gradients.npz"
         advice = f"To test your own gradients, delete {path} and run: unified-clip parity init{where}{chosen} {again}"
         print(safe(as_started(advice)))
+    return 0
 
 
 def run(options: argparse.Namespace) -> int:
@@ -187,10 +161,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_cases(suite: Suite) -> int:
-    from .report import compared_functions, terminal_case
+    from .report import terminal
 
     report = _run(suite)
-    for line in [*terminal_case.lines(report), *report.notes, compared_functions.line(report), report.verdict]:
+    for line in terminal.case_lines(report):
         print(safe(line))
     return report.exit_code
 
@@ -211,7 +185,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path) -> int:
     report = _run(suite)
     write.write(report, out)
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
-        annotations = github.lines(report, suite.root) if options.format == "github" else None
+        annotations = [*github.lines(report, suite.root)] if options.format == "github" else None
         terminal.show(report, out, annotations, accepting=options.accept)
     if options.accept and suite.known_file:
         return _accept(report, suite.known_file, suite.known or [])
@@ -240,12 +214,12 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _accept(report: ParityReport, path: Path, known: Sequence[KnownDifference]) -> int:
-    from . import exit_status
     from .known import entries
     from .known.accept import accept_differences
+    from .report import build
 
-    is_different = exit_status.unified_clip_is_different(report)
-    if is_different or exit_status.is_incomplete(report):
+    is_different = build.unified_clip_is_different(report)
+    if is_different or build.is_incomplete(report):
         why = "results of unified_clip are wrong" if is_different else "results are missing, or nothing is tested"
         message = f"{path} was not changed, because {why}"
         remedy = "Correct the problems that the report lists in parity.md. Then run the command with --accept again."

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from .._kit import atomic_files
 from .._kit.display import counted
@@ -21,9 +22,9 @@ from .judge.judged_result import ExpectedResults, choose_causes, judge_result, w
 from .judge.oracle import Expected
 from .known import match
 from .known.match import Place
-from .modes import COMPILED, IN_GRAPHS, NATIVE, PROCESSES, STATIC, Mode
+from .modes import COMPILED, IN_GRAPHS, NATIVE, PROCESSES
 from .report import build
-from .report.terminal_case import command
+from .report.terminal import command
 from .results import CaseResult, FrameworkResult, KnownDifferenceResult, NativeResult, ParityReport, differing_stages
 from .suite import own_functions
 from .suite.case import Case
@@ -34,11 +35,7 @@ from .workers.worker_files import WorkItem
 
 AT_ONCE = 2
 
-SLOW = ((COMPILED,), tuple(PROCESSES))
-LAST = ((STATIC,),)
-OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
-TOGETHER = (*SLOW, OTHERS, *LAST)
-"""Each group of modes has one worker per framework. Every mode is in exactly one group."""
+SLOW = (COMPILED, *PROCESSES)
 
 Progress = Callable[[str, int], Any]
 
@@ -67,7 +64,6 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     choose_causes(suite.cases, expected, by_case, suite.known or [])
     known = _judge_natives(suite, results)
     cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]
-    notes += own_function_pairs.uncompared(cases, suite.frameworks)
     return build.build_report(
         list(suite.frameworks),
         cases,
@@ -115,7 +111,7 @@ def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[st
         lacking = Counter(judged.result.detail for judged in each.by_case.values() if judged.lacks)
         whats = [f"{what} ({counted(count, 'result')})" for what, count in lacking.items()]
         notes += [f"Not available on {name}: {', '.join(whats)}."] if whats else []
-    return notes + [f"Not called in this run: {function}." for function in _not_called(suite, results)]
+    return notes
 
 
 def _processor() -> str:
@@ -160,26 +156,13 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 
 
 def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
-    items = {name: work_items(suite, name) for name in list(suite.frameworks)[::-1]}
-    jobs = [(name, [item for item in items[name] if item.mode in group]) for group in TOGETHER for name in items]
-    return [(name, job) for name, job in jobs if job]
-
-
-def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
-    called = {
-        (framework, case.call_name)
-        for framework, each in results.items()
-        for case in suite.cases
-        if (judged := each.by_case.get((NATIVE, case.name)))
-        and judged.result
-        and judged.result.verdict not in ("missing", "not run", "not available")
-    }
-    return [
-        f"{text} ({framework})"
-        for framework, table in suite.frameworks.items()
-        for call, text in table.functions.items()
-        if (framework, call) not in called
+    """Return a job for each mode of each framework. Jobs in slow modes come first."""
+    jobs = [
+        (name, list(items))
+        for name in list(suite.frameworks)[::-1]
+        for _, items in groupby(work_items(suite, name), lambda item: item.mode)
     ]
+    return sorted(jobs, key=lambda job: job[1][0].mode not in SLOW)
 
 
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:

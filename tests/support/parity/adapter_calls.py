@@ -65,7 +65,6 @@ def outcomes(
     worker_files.write_job(tmp_path, {number: WorkItem(mode, a_case) for number, a_case in enumerate(cases)})
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [({**described[a_case.name], "user_function": None}, a_case.gradients) for a_case in cases]
-    results_out = worker.ResultsOut(tmp_path)
     for number, (result, tensors) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
-        results_out.write(number, result, tensors)
+        worker.write_result(tmp_path, number, result, tensors)
     return [worker_files.read_result(tmp_path, number) for number in range(len(cases))]

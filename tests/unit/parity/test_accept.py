@@ -15,9 +15,7 @@ from unified_clip.parity import cli as parity_cli
 from unified_clip.parity.known import entries, match
 from unified_clip.parity.known.accept import accept_differences
 from unified_clip.parity.report import build
-from unified_clip.parity.results import FrameworkResult, NativeResult, ParityReport, UnifiedClipResult
-from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.parity.results import FrameworkResult, NativeResult, ParityReport
 
 Differences = dict[str, float | NativeResult]
 
@@ -140,28 +138,6 @@ def test_the_cause_or_the_error_is_the_reason_and_an_unknown_cause_needs_one(pat
     ]
 
 
-EARLIER = """
-[[known]]
-framework = "torch"
-function = "torch.norm"
-kind = "value"
-cases = ["one", "gone"]
-size = 0.5
-reason = "float32 sums"
-"""
-
-
-def test_a_list_of_an_earlier_version_is_rejected_and_accept_writes_it_again(path: Path) -> None:
-    path.write_text(EARLIER, encoding="utf-8")
-    with pytest.raises(SuiteError, match=r"known\.toml, line 2, known 1: .* run the command with --accept") as error:
-        entries.read(path)
-    assert error.value.code == "UC302"
-    known = entries.read(path, accepting=True)
-    assert known == []
-    assert accept_differences(path, known, run_with({"one": 0.5}, known)) == (0, 0, 1, 1)
-    assert listed(path) == [(["one"], 0.5, "float32 sums")]
-
-
 @pytest.mark.parametrize("listed_first", [True, False])
 def test_entries_of_frameworks_that_were_not_run_are_kept(path: Path, listed_first: bool) -> None:
     accept(path, {"one": 0.5})
@@ -172,24 +148,6 @@ def test_entries_of_frameworks_that_were_not_run_are_kept(path: Path, listed_fir
     only_torch = [entry for entry in known if entry.framework == "torch"]
     assert accept_differences(path, known, run_with({"two": 0.5}, only_torch)) == (1, 0, 1, 1)
     assert sorted((entry.framework, *entry.cases) for entry in entries.read(path)) == [("jax", "one"), ("torch", "two")]
-
-
-def test_numpy_alone_has_no_table_of_frameworks_functions(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    assert cli.main(["parity", "--suite", str(write_suite_file(tmp_path, SUITE + RULES)), "--out", str(out)]) == 0
-    for text in (capfd.readouterr().out, (out / "parity.md").read_text(encoding="utf-8")):
-        assert "\nPASS: " in f"\n{text}"
-        assert "The frameworks' functions" not in text
-
-
-def test_each_suite_of_a_directory_gets_its_own_list() -> None:
-    assert suites.known_list_advice(suites.file_of(Path("parity"))) == 'Add known = "known.toml" at the top of ' + str(
-        Path("parity", "suite.toml")
-    )
-    assert (
-        suites.known_list_advice(suites.file_of(Path("own.toml")))
-        == 'Add known = "own-known.toml" at the top of own.toml'
-    )
 
 
 @pytest.mark.parametrize("options", [[], ["--accept"]])
@@ -210,42 +168,30 @@ def test_a_run_of_some_frameworks_does_not_change_entries_of_other_frameworks(
 def test_accept_needs_a_list_of_known_differences(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, out = write_suite_file(tmp_path, SUITE + RULES), str(tmp_path / "out")
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 2
-    assert f'Add known = "known.toml" at the top of {path}.' in capfd.readouterr().err.replace("\n", " ")
+    assert "UC303" in capfd.readouterr().err
     write_suite_file(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
     assert "known.toml does not exist, so every difference fails the run." in capfd.readouterr().out
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
-    printed = capfd.readouterr().out
-    assert "--accept" not in printed
-    assert "0 kept, 0 changed, 0 removed, 0 added" in printed
-    assert "ACCEPTED" not in printed
+    assert "0 kept, 0 changed, 0 removed, 0 added" in capfd.readouterr().out
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
 
 
-def test_accept_prints_what_is_left_to_do(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_accept_names_the_reasons_that_are_lacking(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert parity_cli._accept(run_with({"one": 0.5, "two": 0.001}, []), path, []) == 0
     printed = capfd.readouterr().out
-    assert "0 kept, 0 changed, 0 removed, 2 added. Read the file before you commit it." in printed
-    assert f"into `reason`: {path}, line 6, and 1 more." in printed
+    assert f"{path}, line 6" in printed
     assert "ACCEPTED" not in printed
     explained = native("different", 0.5, cause="as if", cause_kind="eps")
     assert parity_cli._accept(run_with({"one": explained}, []), path.with_name("b.toml"), []) == 0
-    assert "ACCEPTED: the list of known differences now matches this run." in capfd.readouterr().out
+    assert "ACCEPTED" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("result", "why"),
-    [
-        (clip_result("different"), "results of unified_clip are wrong"),
-        (clip_result("crashed"), "results are missing, or nothing is tested"),
-    ],
-)
-def test_accept_names_the_results_that_it_cannot_accept(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], result: UnifiedClipResult, why: str
+@pytest.mark.parametrize("verdict", ["different", "crashed"])
+def test_accept_writes_nothing_if_results_of_unified_clip_are_wrong_or_missing(
+    path: Path, capfd: pytest.CaptureFixture[str], verdict: Any
 ) -> None:
-    path = tmp_path / "known.toml"
-    run = build.build_report(["torch"], [one_case("one", torch=FrameworkResult(host=result))])
-    assert parity_cli._accept(run, path, []) == run.exit_code
-    message = f"{path} was not changed, because {why}. Correct"
-    assert message in capfd.readouterr().err.replace("\n", " ")
+    run = build.build_report(["torch"], [one_case("one", torch=FrameworkResult(host=clip_result(verdict)))])
+    assert parity_cli._accept(run, path, []) == run.exit_code != 0
+    assert "UC303" in capfd.readouterr().err
     assert not path.exists()

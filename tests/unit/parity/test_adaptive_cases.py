@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from support.parity.cases import case, dense, suite
+from support.parity.cases import case, dense
 
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import compare_with_exact
-from unified_clip.parity.suite import load
 from unified_clip.parity.suite.case import Case
-from unified_clip.parity.suite.schema import SuiteError
 from unified_clip.tensors.types import Dense
 
 GLOBAL, TENSOR, UNIT = (f"adaptive.clip_by_{name}_norm" for name in ("global", "tensor", "unit"))
@@ -115,41 +111,3 @@ def test_a_unit_may_follow_from_norms_within_the_contract_on_the_device_path() -
     assert oracle.clipped_by_units(AGC, (1, -1))[0].bits().tolist() != oracle.clipped_by_units(AGC)[0].bits().tolist()  # type: ignore[union-attr]
     assert (judge(AGC, within), judge(AGC, within, "host")) == ("close", "different")
     assert judge(AGC, with_gradient(outcome_with(AGC), 1 + 2**-20)) == "different"
-
-
-# -- the suite
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (f'call = "{GLOBAL}", rule = "zclipp", steps = 2', "'zclipp'"),
-        (f'call = "{GLOBAL}", rule = "adagc", steps = 2', f"the rule adagc is for {TENSOR}"),
-        (f'call = "{GLOBAL}", rule = "zclip", steps = 3', "2 gradients cannot be split into 3 equal steps"),
-        (f'call = "{GLOBAL}", rule = "zclip", steps = true', "steps is True. Give a whole number"),
-        (f'call = "{GLOBAL}", rule = "zclip"', "Add steps"),
-        (f'call = "{GLOBAL}", rule = "zclip", ratio = 2.0, steps = 2', "ratio"),
-        (f'call = "{GLOBAL}", rule = "zclip", alpha = 2.0, steps = 2', "alpha is 2.0. Give a number from 0 to 1"),
-        (f'call = "{GLOBAL}", rule = "zclip", clip_norm = -1.0, steps = 2', "clip_norm is -1.0. Give a number that is"),
-        (f'call = "{GLOBAL}", rule = "zclip", steps = 1 }}, {{ call = "{UNIT}", rule = "agc"', "their parameters in"),
-    ],
-)  # fmt: skip
-def test_a_wrong_call_is_an_error_that_names_the_change(tmp_path: Path, call: str, message: str) -> None:
-    text = '[[gradients]]\nname = "two"\ntensors = [{ values = [1.0] }, { values = [1.0, 2.0] }]\n'
-    with pytest.raises(SuiteError, match=message):
-        load.read(suite(tmp_path, f'{text}[[cases]]\ngradients = ["two"]\ncalls = [{{ {call} }}]'))
-
-
-def test_thresholds_containers_and_steps_without_a_gradient_are_errors(tmp_path: Path) -> None:
-    call = f'calls = [{{ call = "{GLOBAL}", rule = "zclip", steps = 2 }}]'
-    for table, message in (
-        (
-            f'rules = ["{GLOBAL}"]\nthresholds = [1.0]',
-            "not a threshold. Move adaptive.clip_by_global_norm from `rules` to `calls`, and give `rule` and `steps`",
-        ),
-        (f'{call}\ncontainer = "dict"', "accepts no container|plain lists only"),
-        (call, "all gradients of a step are None"),
-    ):
-        text = '[[gradients]]\nname = "two"\ntensors = [{ values = [1.0] }, { none = true }]\n'
-        with pytest.raises(SuiteError, match=message):
-            load.read(suite(tmp_path, f'{text}[[cases]]\ngradients = ["two"]\n{table}'))

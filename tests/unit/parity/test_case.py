@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,45 +21,8 @@ from support.parity.runs import (
 
 from unified_clip import cli
 from unified_clip.parity.modes import HOST, NATIVE
-from unified_clip.parity.report import terminal_case
+from unified_clip.parity.report import terminal
 from unified_clip.parity.suite import load, select
-from unified_clip.parity.workers import run_worker
-
-NUMPY = "[frameworks.numpy]\nmodes = ['host']"
-
-
-def worker_with_wrong_norm(framework: str, python: str = sys.executable) -> list[str]:
-    code = "import unified_clip.numpy as uc; right = uc.get_total_norm; uc.get_total_norm = lambda t: right(t) * 1.5; "
-    return [python, "-c", code + "from unified_clip.parity.workers import worker; worker.main()", framework]
-
-
-def results(report: Path) -> list[dict[str, Any]]:
-    cases = json.loads(report.read_text(encoding="utf-8"))["cases"]
-    return [result for case in cases for modes in case["frameworks"].values() for result in modes.values()]
-
-
-@pytest.mark.nightly
-def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = suite(tmp_path, CASES, frameworks=NUMPY)
-    monkeypatch.setattr(run_worker, "command", worker_with_wrong_norm)
-    assert cli.main(["parity", "--suite", str(where), "--out", str(tmp_path / "out")]) == 1
-    capsys.readouterr()
-    wrong_results = [result for result in results(tmp_path / "out" / "parity.json") if result["verdict"] != "equal"]
-    assert len(wrong_results) == 2
-    for result in wrong_results:
-        program, *arguments = shlex.split(result["reproduce"])
-        assert program == "unified-clip"
-        assert cli.main(arguments) == 1
-        printed = capsys.readouterr().out
-        assert f"  numpy, host path: different: {result['detail']}\n" in printed
-        assert "first differs at the norm" in printed
-        assert all(result["details"][side]["hex"] in printed for side in ("exact", "ours"))
-        assert printed.endswith("FAIL: 1 of 1 result of unified_clip is wrong (numpy).\n")
-    monkeypatch.undo()
-    assert cli.main(arguments) == 0
-    assert "  numpy, host path: equal\n" in capsys.readouterr().out
 
 
 def test_every_wrong_result_can_be_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,45 +71,6 @@ def test_a_pattern_chooses_several_cases(tmp_path: Path) -> None:
     assert chosen("*") == every_name
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--case", "worked example: get_total_nrom()"], f"Pass the similar case: '{NORM_OFF}'\n"),
-        (["--case", "GET_total"], shlex.quote("<script>throw Error('case')</script>: get_total_norm()")),
-        (["--case", "a: global_nrom()"], "no case 'a: global_nrom()'. Pass the similar case: 'a: global_norm()'\n"),
-        (["--case", NORM_OFF, "--case", "xyzzy"], "and open index.html of its report"),
-        (["--case", "xyzzy*"], "the suite has no case 'xyzzy*'. To list all cases"),
-        (
-            ["--frameworks", "numpy", "--case", "a: *"],
-            "--case: the case 'a: global_norm()' is not for numpy. Pass --frameworks torch, or another case",
-        ),
-        (
-            ["--frameworks", "numpy", "--case", "a: global_norm()"],
-            "--case: the case 'a: global_norm()' is not for numpy. Pass --frameworks torch, or another case",
-        ),
-        (
-            ["--frameworks", "numpy", "--case", "a: global_nrom()"],
-            "the suite has no case 'a: global_nrom()'. Pass the similar case: 'a: global_norm()'",
-        ),
-    ],
-)
-def test_an_unknown_case_is_an_error_with_similar_names(
-    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    only_torch = """
-    [[gradients]]
-    name = "a"
-    tensors = [{ values = [1.0] }]
-    [[cases]]
-    gradients = ["a"]
-    frameworks = ["torch"]
-    calls = [{ call = "global_norm" }]
-    """
-    where = suite(tmp_path, CASES + only_torch, frameworks=FRAMEWORKS)
-    assert cli.main(["parity", "--suite", str(where), *options]) == 2
-    assert words in capsys.readouterr().err
-
-
 KNOWN = """
 [[known]]
 framework = "torch"
@@ -179,8 +101,8 @@ def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
 
 def test_the_command_names_a_suite_elsewhere_and_quotes_every_name() -> None:
     name = "it's: a case"
-    assert terminal_case.command("parity", name, "jax").startswith("unified-clip parity --case ")
-    command = terminal_case.command("my suite", name, "jax")
+    assert terminal.command("parity", name, "jax").startswith("unified-clip parity --case ")
+    command = terminal.command("my suite", name, "jax")
     expected = ["unified-clip", "parity", "--suite", "my suite", "--case", name, "--frameworks", "jax"]
     assert shlex.split(command) == expected
     assert HOST not in command

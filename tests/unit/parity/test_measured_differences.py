@@ -32,6 +32,8 @@ def test_the_distance_of_a_frameworks_function_is_measured() -> None:
     assert measure.measure(GLOBAL, oracle.expect(GLOBAL), CallOutcome()) is None
     assert measure_outcome(CallOutcome(dense(5.0), [dense([1.5, 2.0]), None])) == ("", 0.0)
     assert measure_outcome(CallOutcome(dense(5.0 + 2.0**-21), [dense([1.5, 2.0]), None])) == ("", 0.0)
+    for size, kind in ((0.8e-5, ""), (1.2e-5, "value")):
+        assert measure_outcome(CallOutcome(dense(5.0 * (1 + size)), [dense([1.5, 2.0]), None]))[0] == kind
     assert measure_outcome(CallOutcome(dense(6.0), [dense([1.5, 1.0]), None])) == ("value", 0.5)
     assert measure_outcome(CallOutcome(dense(6.0), [dense([1.5, 2.0]), None])) == ("value", 0.2)
     assert measure_outcome(CallOutcome(dense(math.inf), [dense([math.nan, 2.0]), None])) == ("value", 0.0)

@@ -18,16 +18,11 @@ from support.parity.cases import WORKED, case, dense
 import unified_clip
 from unified_clip.parity.judge import oracle
 from unified_clip.tensors import arithmetic, types
-from unified_clip.tensors.files import memmap, safetensors
+from unified_clip.tensors.files import memmap
 from unified_clip.tensors.norms import exact_norm
 from unified_clip.tensors.types import Dense, Sparse
 
 # -- exact arithmetic
-
-
-def test_quotients_are_rounded_as_python_rounds_them() -> None:
-    for numerator, denominator in np.random.default_rng(0).integers(1, 2**62, (500, 2)).tolist():
-        assert arithmetic.nearest(Fraction(numerator, denominator), "float64") == numerator / denominator
 
 
 @pytest.mark.parametrize(
@@ -132,15 +127,6 @@ def test_files_keep_every_bit(tmp_path: Path) -> None:
         assert types.digest([types.densify(before)]) == types.digest([types.densify(after)])
 
 
-def test_a_file_of_garbage_is_unreadable(tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(b"garbage")
-    with pytest.raises(
-        types.UnreadableError,
-        match=r"a\.safetensors, which unified-clip wrote, .*: the file has 7 bytes.* Run the command again",
-    ):
-        safetensors.load(tmp_path / "a.safetensors")
-
-
 def test_digests_distinguish_bits_shapes_and_dtypes_but_not_nans() -> None:
     zeros = [[dense([0.0], dtype)] for dtype in ("float16", "bfloat16")]
     different = [*zeros, [dense([1.0])], [dense([[1.0]])], [dense([-1.0])], [None], []]
@@ -222,6 +208,7 @@ def test_the_oracle_applies_eps_and_keeps_a_norm_at_the_threshold() -> None:
     assert expected_numbers(gradients, "clip_grad_norm_", max_norm=5.00001)[1] == [3.0, 4.0]
     assert expected_numbers(gradients, "clip_by_global_norm", clip_norm=1.0, use_norm=2.0) == [2.0, [1.5, 2.0]]
     assert expected_numbers(gradients, "clip_by_norm", clip_norm=0.0)[1] == [0.0, 0.0]
+    assert expected_numbers(gradients, "clip_by_global_norm", clip_norm=0.0, use_norm=0.0) == [0.0, [0.0, 0.0]]
 
 
 def test_the_oracle_keeps_dtypes() -> None:
@@ -293,10 +280,6 @@ def test_the_oracle_leaves_out_parameters_and_groups() -> None:
         [1.5, 2.0],
         [2.5],
     ]
-
-
-def test_the_oracle_clips_at_a_threshold_of_zero() -> None:
-    assert expected_numbers([dense([3.0])], "clip_by_global_norm", clip_norm=0.0, use_norm=0.0) == [0.0, [0.0]]
 
 
 def test_the_oracle_computes_an_update() -> None:

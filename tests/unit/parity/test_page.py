@@ -67,32 +67,6 @@ def test_texts_of_suites_and_workers_are_escaped(failed_report: Any, html: str) 
     assert page_html.count("&lt;img src=x") > 7
 
 
-def test_a_framework_function_without_numbers_has_its_kind(failed_report: Any) -> None:
-    case = failed_report["cases"][0]
-    native = {**case["frameworks"]["torch"]["native"], "kind": "form", "detail": "[1.0]; [2.0]", "problem": ""}
-    data = {**failed_report, "cases": [{**case, "frameworks": {"torch": {"native": native}}}], "problems": []}
-    words = 'shapes, dtypes or the number of gradients differ: <span class="said">[1.0]; [2.0]</span>'
-    assert words in render_page(data)
-
-
-def test_the_page_has_notes(failed_report: Any) -> None:
-    page_html = render_page({**failed_report, "notes": ["The process of torch printed 'hello'."]})
-    assert "The process of torch printed &#39;hello&#39;." in page_html
-
-
-def test_equal_results_have_no_details_to_open(failed_report: Any, html: str) -> None:
-    cells = [
-        (mode, cell)
-        for case in failed_report["cases"]
-        for on in case["frameworks"].values()
-        for mode, cell in on.items()
-    ]
-    count = sum(cell["verdict"] != "equal" for _, cell in cells)
-    assert 0 < count < len(cells)
-    columns = re.findall(r'<article class="card" data-column="([\d ]*)"', html)
-    assert sum(len(numbers.split()) for numbers in columns if numbers != "0") == count
-
-
 def test_results_with_the_same_text_share_a_card(failed_report: Any) -> None:
     case = failed_report["cases"][0]
     crash = {**case["frameworks"]["torch"]["native"], "verdict": "crashed", "detail": "no memory", "details": None}
@@ -124,14 +98,6 @@ def test_every_verdict_has_a_meaning_and_a_colour() -> None:
     assert set(VERDICTS) == {*get_args(VerdictKind), *get_args(NativeVerdict)}
     style = (Path(page.__file__).parent / "web" / "page.css").read_text(encoding="utf-8")
     assert [name for name in VERDICTS if f"\n.{name.replace(' ', '-')} {{" not in style] == []
-
-
-def test_a_verdict_without_a_meaning_is_an_error(failed_report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {verdict for kinds in failed_report["summary"]["host"].values() for verdict in kinds}
-    assert "different" in counts
-    monkeypatch.delitem(VERDICTS, "different")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'different' is not in list"):
-        render_page(failed_report)
 
 
 def test_a_page_of_thousands_of_results_stays_small(failed_report: Any) -> None:
@@ -188,6 +154,7 @@ def test_the_matrix_filters_by_text_framework_mode_and_verdict(open_page: Any) -
     assert visible_cases(open_page, "#count") == ["1 of 6 cases"]
     choose(open_page, "name", "nothing has this name")
     assert visible_cases(open_page, "#count") == ["0 of 6 cases"]
+    assert (len(visible_cases(open_page, "#no-match")), visible_cases(open_page, "#matrix")) == (1, [])
     find_all(open_page, ".filters button")[0].send_keys(ENTER)
     open_page.execute_async_script("setTimeout(arguments[0])")
     assert visible_cases(open_page, "#count") == ["6 of 6 cases"]
@@ -264,18 +231,6 @@ def filter_matrix(browser: Any, width: int) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
-def test_a_text_is_shown_if_no_case_matches(open_page: Any) -> None:
-    assert visible_cases(open_page, "#no-match") == []
-    choose(open_page, "name", "nothing has this name")
-    assert visible_cases(open_page, "#no-match") == [
-        "No case matches these filters. Change them, or choose “Show all”."
-    ]
-    assert visible_cases(open_page, "#matrix") == []
-    choose(open_page, "name", "worked")
-    assert visible_cases(open_page, "#no-match") == []
-    assert visible_cases(open_page, "#matrix") != []
-
-
 def test_the_address_keeps_the_filters(open_page: Any) -> None:
     choose(open_page, "name", "worked & total")
     choose(open_page, "name", "worked total")
@@ -291,19 +246,9 @@ def test_the_address_keeps_the_filters(open_page: Any) -> None:
     find_all(open_page, ".filters button")[0].send_keys(ENTER)
     open_page.execute_async_script("setTimeout(arguments[0], 20)")
     assert open_page.current_url.endswith("#cases")
-
-
-def test_an_unknown_filter_is_ignored(open_page: Any) -> None:
-    page_url = open_page.current_url
     open_page.get("about:blank")
-    open_page.get(f"{page_url}#framework=mindspore&name=worked")
+    open_page.get(f"{address.partition('#')[0]}#framework=mindspore&name=worked")  # an unknown framework is ignored
     assert len(displayed_text(open_page)) == 3
-
-
-def test_modes_have_one_name_in_the_filter_and_the_matrix(open_page: Any) -> None:
-    options = {each.get_attribute("textContent") for each in find_all(open_page, "#mode option")[1:]}
-    columns = {each.get_attribute("textContent") for each in find_all(open_page, "#matrix > thead tr:last-child th")}
-    assert columns == options
 
 
 def test_wide_tables_have_a_hint_to_scroll(open_page: Any) -> None:

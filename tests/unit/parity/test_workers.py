@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.case import Case
-from unified_clip.parity.workers import run_worker, worker, worker_files
+from unified_clip.parity.workers import run_worker, worker_files
 from unified_clip.parity.workers.worker import by_kernels_in_graph, versions
 from unified_clip.parity.workers.worker_files import WorkItem
 
@@ -48,15 +47,18 @@ def run_both(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOut
     return [results.by_case[mode, FIRST.name], results.by_case[mode, SECOND.name]]
 
 
+def run_one(code: str, clip_case: Case) -> Verdict:
+    outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, clip_case)], 60.0).by_case[
+        HOST, clip_case.name
+    ]
+    return compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
+
+
 def run_and_judge(code: str) -> list[Verdict]:
     return [
         compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
         for clip_case, outcome in zip([FIRST, SECOND], run_both(code), strict=True)
     ]
-
-
-def test_a_worker_without_a_fault_is_equal() -> None:
-    assert [verdict.kind for verdict in run_and_judge("")] == ["equal", "equal"]
 
 
 FAULTS = {
@@ -81,15 +83,8 @@ uc.clip_grad_norm_ = clip""",
 }
 
 
-SHOWS_AT = {
-    "wrong eps": ["coefficient", "tensors", "update"],
-    "dropped tensor": ["norm", "coefficient", "tensors", "update"],
-    "float32 accumulator": ["norm", "coefficient", "tensors", "update"],
-    "swapped results": ["coefficient", "tensors", "update"],
-    "other dtype": [],
-    "no norm": [],
-    "step too long": ["update"],
-}
+ALL = ["norm", "coefficient", "tensors", "update"]
+SHOWS_AT = dict(zip(FAULTS, (ALL[1:], ALL, ALL, ALL[1:], [], [], ALL[3:]), strict=True))
 """The stages at which a fault shows. A result of another form has no stages."""
 
 
@@ -98,29 +93,22 @@ def test_a_planted_fault_is_found_at_its_stage(fault: str) -> None:
     first, second = run_and_judge(FAULTS[fault])
     assert (first.kind, second.kind) == ("different", "equal")
     assert [stage for stage, distance in first.stages.items() if distance] == SHOWS_AT[fault]
-    assert all(stage in first.detail for stage in SHOWS_AT[fault])
 
 
-LAST = "the worker failed after the last case, perhaps because of an earlier case: "
 CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
 
 
 @pytest.mark.parametrize(
     ("code", "kind", "detail"),
     [
-        (
-            "os.abort()",
-            "crashed",
-            f"signal {signal.SIGABRT.value} (SIGABRT); the last lines of stderr: Fatal Python error: Aborted | "
-            "the process was in clip (<string>, line 7), called by call_public_name (invoke.py, line ",
-        ),
-        ("sys.exit('so long')", "crashed", "exit status 1; the last lines of stderr: so long"),
+        ("os.abort()", "crashed", "signal 6 (SIGABRT); .*the process was in clip .*called by call_public_name"),
+        ("sys.exit('so long')", "crashed", "exit status 1; .*so long"),
         (
             "sys.stderr.write('sum(x)\\n  ~~^^\\nboom\\n')\n    sys.stderr.flush()\n    os._exit(3)",
             "crashed",
-            "exit status 3; the last lines of stderr: sum(x) | boom",
+            "sum(x) | boom",
         ),
-        ("os._exit(0)", "unreadable", "the process ended with status 0"),
+        ("os._exit(0)", "unreadable", "status 0"),
         ("return 'garbage'", "unreadable", "TypeError: the result has dtype str"),
     ],
 )
@@ -128,7 +116,7 @@ def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detai
     first, second = run_both(CLIP.format(code))
     assert isinstance(first, Failure)
     assert first.kind == kind
-    assert detail in first.detail
+    assert all(words in first.detail for words in detail.split(".*"))
     assert isinstance(second, CallOutcome)
     assert compare_with_exact(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
 
@@ -146,14 +134,19 @@ def failure_kinds(code: str, cases: list[Case], timeout: float = 60.0, mode: str
 NORM, GLOBAL_NORM = case(WORKED, "clip_grad_norm_", max_norm=1.0), case(WORKED, "global_norm")
 
 
-def test_a_function_that_crashes_often_is_not_called_again() -> None:
-    """Its other cases run last, so that the cases of other functions have results."""
-    cases = number_cases(*[NORM] * (run_worker.MAX_FAILURES + 1), GLOBAL_NORM, GLOBAL_NORM)
-    assert failure_kinds(CLIP.format("os._exit(3)"), cases) == ["crashed"] * run_worker.MAX_FAILURES + [
-        "not run",
-        "",
-        "",
-    ]
+@pytest.mark.parametrize(
+    ("fault", "kinds"),
+    [
+        (CLIP.format("os._exit(3)"), ["", "crashed", "crashed", "not run", "not run"]),
+        ("os._exit(3)", ["crashed"] * 5),
+    ],
+    ids=["at every case but the first", "before the first case"],
+)
+def test_a_worker_that_fails_is_started_once_more(fault: str, kinds: list[str], tmp_path: Path) -> None:
+    count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
+    cases = number_cases(GLOBAL_NORM, NORM, NORM, NORM, GLOBAL_NORM)
+    assert failure_kinds(f"{count}\n{fault}", cases) == kinds
+    assert len((tmp_path / "starts").read_text()) == (run_worker.STARTS if kinds[0] == "" else 1)
 
 
 def test_a_crash_in_a_graph_is_a_verdict_on_the_case_that_ran() -> None:
@@ -163,66 +156,45 @@ def test_a_crash_in_a_graph_is_a_verdict_on_the_case_that_ran() -> None:
     assert failure_kinds(code, number_cases(GLOBAL_NORM, negative, GLOBAL_NORM), mode=GRAPH) == ["", "crashed", ""]
 
 
+FAILURES = {
+    "killed": (CLIP.format("os.kill(os.getpid(), 9)"), "crashed", "signal 9 (SIGKILL): ended from outside"),
+    "hangs": (CLIP.format("time.sleep(60)"), "timed out", "no new result in 4 seconds.*the process was in clip"),
+    "no memory for NumPy": (CLIP.format("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
+    "no memory in C++": (
+        CLIP.format("import ctypes\n    ctypes.CDLL('libstdc++.so.6')._Znwm(ctypes.c_size_t(1 << 62))"),
+        "out of memory",
+        "std::bad_alloc; signal 6 (SIGABRT)",
+    ),
+    "no memory at the start": ("raise MemoryError", "out of memory", "MemoryError; exit status 1"),
+}
+
+
 @pytest.mark.nightly
-def test_a_worker_that_hangs_is_stopped() -> None:
-    first, second = run_both(CLIP.format("time.sleep(60)"), timeout=4.0)
+@pytest.mark.parametrize("fault", FAILURES)
+def test_a_failed_worker_has_its_reason(fault: str) -> None:
+    code, kind, detail = FAILURES[fault]
+    first = run_both(code, timeout=4.0 if fault == "hangs" else 60.0)[0]
     assert isinstance(first, Failure)
-    assert first.kind == "timed out"
-    assert isinstance(second, CallOutcome)
+    assert first.kind == kind
+    assert all(words in first.detail for words in detail.split(".*"))
 
 
 def test_a_worker_that_crashes_at_its_end_is_a_verdict() -> None:
     first, second = run_both("import atexit\natexit.register(os.abort)")
     assert isinstance(first, CallOutcome)
     assert isinstance(second, Failure)
-    assert second.detail.startswith(f"{LAST}signal {signal.SIGABRT.value}")
+    assert second.kind == "crashed"
+    assert "after the last case" in second.detail
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("fault", "starts"),
-    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", run_worker.MAX_FAILURES)],
-    ids=["before the first case", "at every case"],
-)
-def test_a_worker_that_always_crashes_is_started_a_limited_number_of_times(
-    fault: str, starts: int, tmp_path: Path
-) -> None:
-    cases = number_cases(
-        *[case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(run_worker.MAX_FAILURES + 2)]
-    )
-    count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
-    results = run_worker.run_worker(
-        worker_command(f"{count}\n{fault}"), [WorkItem(HOST, each) for each in cases], 60.0
-    ).by_case
-    crashed = Failure("crashed", "exit status 3; stderr is empty")
-    reason = f"because {run_worker.MAX_FAILURES} cases failed. The last failure: crashed, {crashed.detail}"
-    last = crashed if starts == 1 else Failure("not run", reason)
-    assert [results[HOST, each.name] for each in cases] == [crashed] * run_worker.MAX_FAILURES + [last] * 2
-    assert (tmp_path / "starts").read_text() == "x" * starts
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("code", "detail"),
     [
         ("open(f'{sys.argv[3]}/0.json', 'w').write('garbage')\nos._exit(0)", "JSONDecodeError"),
-        ("open(f'{sys.argv[3]}/0.json', 'w').write('[]')\nos._exit(0)", "Error"),
         ("worker.memmap.append = lambda file, gradient: file.write(b'garbage')", "TypeError"),
-        (
-            "worker.memmap.append = lambda file, gradient: {'dtype': 'float32', 'shape': [2], 'start': 0}",
-            "ValueError: cannot reshape array of size 0 into shape (2,)",
-        ),
-        (
-            "write = worker.write_json\n"
-            "worker.write_json = lambda path, data: (path.with_suffix('.tensors').unlink(True), write(path, data))",
-            "FileNotFoundError",
-        ),
-        ("worker.write_json = lambda path, data: path.write_text('garbage')", "JSONDecodeError"),
+        ("worker.memmap.append = lambda file, gradient: {'dtype': 'f4', 'shape': [2], 'start': 0}", "Error"),
         ("worker.versions = lambda packages: []\nworker.run = lambda *arguments: None", "without a result"),
-        (
-            "open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)",
-            "process cannot be read: Expecting value",
-        ),
+        ("open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)", "Expecting value"),
     ],
 )
 def test_garbage_is_unreadable(code: str, detail: str) -> None:
@@ -259,10 +231,6 @@ def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
     assert isinstance(second, CallOutcome)
 
 
-def test_the_output_of_a_worker_is_no_result() -> None:
-    assert isinstance(run_both("print('{\"norm\": garbage')")[0], CallOutcome)
-
-
 def test_a_framework_that_is_not_installed_is_missing() -> None:
     code = """
 import importlib
@@ -282,72 +250,51 @@ def test_a_worker_that_lacks_a_package_of_this_library_names_what_to_install() -
 def test_a_worker_rejects_a_mode_whose_path_is_not_taken() -> None:
     first = run_both("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
-    assert "mode 'device' (device path): the backend did not use this path" in first.detail
+    assert "mode 'device' (device path): the backend did not take this path" in first.detail
 
 
 # -- errors and warnings
 
 NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueError")
-
-
-@pytest.mark.parametrize(
-    ("fault", "detail"),
-    [
-        ("", ""),
-        ("return 1.0", "raised nothing, but should raise ValueError"),
-        ("raise KeyError('negative')", "raised KeyError: 'negative', but should raise ValueError"),
-        (
-            "grads[0] *= 0\n    raise ValueError('negative')",
-            "raised ValueError: negative, and had already changed gradients",
-        ),
-    ],
+WARNS, SILENT = (case([dense([3.0])], "clip_grad_norm_", max_norm=1.0, warns=warns) for warns in (True, False))
+WARNING = CLIP.format(
+    "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); return right(grads, max_norm)"
 )
-def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
-    code = CLIP.format(fault) if fault else ""
-    outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, NEGATIVE)], 60.0).by_case[HOST, NEGATIVE.name]
-    verdict = compare_with_exact(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
-    assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
-
-
-def test_an_unexpected_error_is_a_difference() -> None:
-    first, second = run_and_judge(CLIP.format("raise ValueError('no such\\n\\nthing')"))
-    assert (first.kind, first.detail, second.kind) == ("different", "raised ValueError: no such", "equal")
-
-
-@pytest.mark.parametrize("warns", [True, False])
-def test_a_warning_has_to_be_issued_exactly_if_it_is_expected(warns: bool) -> None:
-    clip_case = case([dense([3.0])], "clip_grad_norm_", max_norm=1.0, warns=warns)
-    for warned in (True, False):
-        clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
-        code = CLIP.format(f"{clip}return right(grads, max_norm)")
-        outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, clip_case)], 60.0).by_case[
-            HOST, clip_case.name
-        ]
-        verdict = compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
-        assert verdict.kind == ("equal" if warned == warns else "different")
-        wrong = "issued a ClipWarning, but should not" if warned else "issued no ClipWarning, but should"
-        assert verdict.detail == ("" if warned == warns else wrong)
-
-
-@pytest.mark.parametrize(
-    ("returned", "detail"),
-    [("tuple(clipped)", "returned a tuple instead of a list"), ("clipped[1:]", "1 gradient instead of 2")],
-)
-def test_another_container_or_fewer_gradients_are_a_difference(returned: str, detail: str) -> None:
-    clip_case = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
-    code = f"""
+OTHER = """
 right = uc.clip_by_global_norm
 def clip(grads, clip_norm):
     clipped, norm = right(grads, clip_norm)
-    return {returned}, norm
+    return {}, norm
 uc.clip_by_global_norm = clip"""
-    outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, clip_case)], 60.0).by_case[
-        HOST, clip_case.name
-    ]
-    assert compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST).detail == detail
+BOTH = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
 
 
-GLOBAL = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
+@pytest.mark.parametrize(
+    ("clip_case", "code", "detail"),
+    [
+        (NEGATIVE, "", ""),
+        (NEGATIVE, CLIP.format("return 1.0"), "raised nothing"),
+        (
+            NEGATIVE,
+            CLIP.format("raise KeyError(object())"),
+            "raised KeyError: <object object>, but should raise ValueError",
+        ),
+        (NEGATIVE, CLIP.format("grads[0] *= 0\n    raise ValueError('no')"), "had already changed gradients"),
+        (SILENT, CLIP.format("raise ValueError('no such\\n\\nthing')"), "raised ValueError: no such"),
+        (WARNS, WARNING, ""),
+        (WARNS, "", "issued no ClipWarning"),
+        (SILENT, WARNING, "issued a ClipWarning"),
+        (BOTH, OTHER.format("tuple(clipped)"), "returned a tuple instead of a list"),
+        (BOTH, OTHER.format("clipped[1:]"), "1 gradient instead of 2"),
+    ],
+)
+def test_wrong_behaviour_is_a_difference(clip_case: Case, code: str, detail: str) -> None:
+    verdict = run_one(code, clip_case)
+    assert verdict.kind == ("different" if detail else "equal")
+    assert detail in verdict.detail
+
+
+GLOBAL = BOTH
 BELOW_THRESHOLD = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=9.0)
 CLASS = case([dense([3.0]), dense([4.0])], "GradientClipByGlobalNorm", clip_norm=9.0)
 SCALED = """Scale.is_identity = lambda self: False
@@ -380,10 +327,7 @@ def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, 
     """Results of functions share no memory with the input. Classes return the same object or a new object."""
     lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
     lines += "from unified_clip._core.rule import Scale\n"
-    outcome = run_worker.run_worker(worker_command(lines + code), [WorkItem(HOST, clip_case)], 60.0).by_case[
-        HOST, clip_case.name
-    ]
-    verdict = compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
+    verdict = run_one(lines + code, clip_case)
     assert verdict.kind == "different"
     assert detail in verdict.detail
 
@@ -499,21 +443,6 @@ def test_progress_is_reported_for_every_result() -> None:
     assert all(each.seconds > 0 for each in results.by_case.values())
 
 
-def test_one_worker_runs_every_mode() -> None:
-    """NumPy's worker rejects the device path. This error ends only that mode."""
-    results = run_worker.run_worker(
-        worker_command(""), [WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0
-    ).by_case
-    assert isinstance(results[HOST, SECOND.name], CallOutcome)
-    assert isinstance(results[DEVICE, SECOND.name], Failure)
-
-
-def test_errors_have_no_addresses() -> None:
-    code = "def raising(grads, max_norm): raise TypeError(f'no gradient: {object()}')\nuc.clip_grad_norm_ = raising"
-    outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, NEGATIVE)], 60.0).by_case[HOST, NEGATIVE.name]
-    assert outcome.message == "TypeError: no gradient: <object object>"
-
-
 @pytest.mark.parametrize(
     ("framework", "mode", "arguments", "gradient", "exact"),
     [
@@ -534,32 +463,6 @@ def test_a_norm_in_a_graph_has_to_be_exact_where_the_kernels_compute_it(
         backend: Any = SimpleNamespace(name=framework, kernels_in_graphs=lambda by_kernels=in_graphs: by_kernels)
         by_kernels = by_kernels_in_graph(backend, mode, {"arguments": arguments}, [None, gradient])
         assert by_kernels == (exact and in_graphs)
-
-
-def test_a_worker_waits_while_its_results_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[set[str]] = []
-
-    def read_all(seconds: float) -> None:
-        waits.append({path.stem for path in tmp_path.iterdir()})
-        for path in tmp_path.iterdir():
-            path.unlink()
-
-    monkeypatch.setattr(worker, "MOST_WAITING", 200)
-    monkeypatch.setattr(worker, "time", SimpleNamespace(sleep=read_all))
-    results_out = worker.ResultsOut(tmp_path)
-    for number in range(5):
-        results_out.write(number, {}, {"norm": [dense(np.zeros(20))]})  # more than 100 bytes in a file
-    assert waits == [{"0", "1"}, {"2", "3"}]
-
-
-def test_the_files_of_a_result_are_deleted_when_it_is_read(tmp_path: Path) -> None:
-    outcomes: list[CallOutcome | Failure] = []
-    run = run_worker._Run({3: WorkItem(HOST, FIRST)}, lambda _, outcome: outcomes.append(outcome), id)
-    assert not run.collect(tmp_path)
-    worker.ResultsOut(tmp_path).write(3, {"unreadable": "out of order"}, {"norm": WORKED})
-    assert run.collect(tmp_path)
-    assert outcomes == [Failure("unreadable", "out of order")]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_hidden_packages_cannot_be_imported_until_the_context_ends(
@@ -583,10 +486,9 @@ def test_hidden_packages_cannot_be_imported_until_the_context_ends(
     ("norm", "fault"),
     [
         ("norm", ""),
-        ("norm.double()", "the norm is float64[] instead of a 0-d float32 tensor"),
-        ("norm.reshape(1)", "the norm is float32[1] instead of a 0-d float32 tensor"),
-        ("norm.item()", "the norm is a number instead of a 0-d float32 tensor: return a tensor, not a number"),
-        ("norm.numpy()", "the norm is a number instead of a 0-d float32 tensor: return a tensor, not a number"),
+        ("norm.double()", "float64[] instead of a 0-d float32 tensor"),
+        ("norm.reshape(1)", "float32[1] instead of a 0-d float32 tensor"),
+        ("norm.item()", "a number instead of a 0-d float32 tensor"),
     ],
 )
 def test_the_norm_of_a_users_function_has_the_form_of_unified_clips(tmp_path: Path, norm: str, fault: str) -> None:
@@ -597,7 +499,8 @@ def test_the_norm_of_a_users_function_has_the_form_of_unified_clips(tmp_path: Pa
     functions = "[frameworks.torch]\nmodes = ['native']\n[frameworks.torch.functions]\nglobal_norm = 'form.py:measure'"
     report = run_suite.run(suites.read(suite(tmp_path, ONE_CASE, frameworks=functions)))
     result = report.cases[0].natives["torch"]
-    assert (result.kind, result.detail) == (("form", fault) if fault else ("", ""))
+    assert result.kind == ("form" if fault else "")
+    assert fault in result.detail
     assert result.norm == pytest.approx(0.0, abs=1e-6)
 
 

@@ -16,11 +16,10 @@ from ...causes.cause import Cause
 from ...causes.explain import find_causes
 from ...causes.observation import Observation
 from ..call_outcome import CallOutcome, Failure
-from ..elements import WorstElement
 from ..known import measure
 from ..known.entries import WITH_NUMBERS, KnownDifference, NativeDeviation
 from ..modes import NATIVE
-from ..results import NativeResult, UnifiedClipResult
+from ..results import NativeResult, UnifiedClipResult, WorstElement
 from ..suite.case import Case
 from ..suite.schema import TOLERANCE, FrameworkTable
 from ..workers.worker_files import WorkItem

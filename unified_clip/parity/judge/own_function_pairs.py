@@ -9,7 +9,7 @@ from ...tensors.types import Dense
 from ..call_outcome import CallOutcome
 from ..known.entries import size_in_words
 from ..known.measure import measured_difference, values
-from ..results import CaseResult, NativeResult, OwnPair
+from ..results import NativeResult, OwnPair
 from ..suite.case import Case
 from ..suite.schema import FrameworkTable
 
@@ -60,32 +60,6 @@ def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str,
 
 def _norm(outcome: CallOutcome) -> Sequence[Dense | None] | None:
     return None if outcome.norm is None else [Dense(outcome.norm.dtype, outcome.norm.array.reshape(-1))]
-
-
-def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, FrameworkTable]) -> list[str]:
-    ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
-    own = [
-        (framework, name)
-        for framework, table in frameworks.items()
-        for name in table.functions
-        if (framework, name) in ran
-    ]
-    both = {(frozenset((pair.left, pair.right)), case.call) for case in cases for pair in case.own_pairs}
-    alone = [each for each in own if each not in {(framework, name) for pair, name in both for framework in pair}]
-    compared = {pair for pair, _ in both}
-    without = [
-        (framework, name)
-        for framework, name in alone
-        if {other for other, _ in alone} - {framework}
-        or any(frozenset((framework, other)) not in compared for other, _ in own if other != framework)
-    ]
-    if not without:
-        return []
-    listed = ", ".join(f"{frameworks[framework].functions[name]} ({framework}, {name})" for framework, name in without)
-    return [
-        f"Your functions that were not compared with each other: {listed}. Two functions are compared if both are "
-        "listed under the same name and run in the same case. See docs/own-functions.md#your-functions-with-each-other."
-    ]
 
 
 def in_words(pair: OwnPair) -> str:

@@ -48,7 +48,7 @@ VERDICTS: Mapping[str, str] = {
     "timed out": "the framework's process gave no result in time",
     "out of memory": "the framework's process had too little memory",
     "unreadable": "the result of the framework's process cannot be read",
-    "not run": "the case did not run, because several cases of its mode failed",
+    "not run": "the case did not run, because the process of its mode failed twice",
     "missing": "the framework or its package of clip functions cannot be imported",
     "not available": "the old release of the framework cannot run the case",
 }

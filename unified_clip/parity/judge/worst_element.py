@@ -12,9 +12,9 @@ from ...tensors import ulp
 from ...tensors.arithmetic import FORMATS, rounded
 from ...tensors.types import PARTS, Dense, Gradient, LazySequence, Stage, encode
 from ..call_outcome import CallOutcome, ClipTensors
-from ..elements import Number, Side, WorstElement
 from ..known import measure
 from ..modes import HOST, NATIVE
+from ..results import Number, Side, WorstElement
 from ..suite.case import Case
 from ..suite.schema import TOLERANCE
 from .oracle import Expected

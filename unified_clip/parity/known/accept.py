@@ -13,7 +13,7 @@ from tomlkit.items import AoT, Table
 
 from ..._kit import atomic_files
 from ..results import NativeResult, ParityReport
-from .entries import FACTOR, KINDS, SIZED, KnownDifference, as_size, is_earlier, is_match, parts
+from .entries import FACTOR, KINDS, SIZED, KnownDifference, as_size, parts
 from .match import Place
 
 ONE_SIZE = 10
@@ -34,38 +34,36 @@ Differences = Mapping[Place, NativeResult]
 def accept_differences(path: Path, known: Sequence[KnownDifference], report: ParityReport) -> Changes:
     """Update the list of known differences. Entries that are still right, and all comments, stay unchanged.
 
-    known: The entries of the list, without entries that an earlier version wrote.
+    known: The entries of the list.
     """
     document = tomlkit.parse(atomic_files.read_text(path)) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
     differences = _differences(report)
     judged = {entry.framework for entry in report.known}
-    earlier = [table.unwrap() for table in tables if is_earlier(table)]
     listed = {
         place
         for place, each in differences.items()
         if any(entry.is_for(*place, each) and entry.bounds(each) for entry in known)
     }
     places = set(listed)
-    stale, changed, entries = list[int](), 0, iter(known)
-    for index, table in enumerate(tables):
-        if is_earlier(table):
+    stale, changed = list[int](), 0
+    for index, (table, entry) in enumerate(zip(tables, known, strict=True)):
+        if entry.framework not in judged:
+            continue
+        covered = {
+            place: each
+            for place, each in differences.items()
+            if entry.is_for(*place, each) and entry.bounds(each, FACTOR if place in listed else FACTOR * ONE_SIZE)
+        }
+        if covered:
+            places |= covered.keys()
+            changed += _update(table, entry, covered)
+        else:
             stale.append(index)
-        elif (entry := next(entries)).framework in judged:
-            covered = {
-                place: each
-                for place, each in differences.items()
-                if entry.is_for(*place, each) and entry.bounds(each, FACTOR if place in listed else FACTOR * ONE_SIZE)
-            }
-            if covered:
-                places |= covered.keys()
-                changed += _update(table, entry, covered)
-            else:
-                stale.append(index)
     kept = len(tables) - len(stale) - changed
     for index in reversed(stale):
         del tables[index]
-    added = _new_entries({place: each for place, each in differences.items() if place not in places}, earlier)
+    added = _new_entries({place: each for place, each in differences.items() if place not in places})
     for table in added:
         tables.append(table)
     if not tables:
@@ -94,28 +92,22 @@ def _update(table: Table, entry: KnownDifference, covered: Differences) -> bool:
     return bool(is_larger or gone)
 
 
-def _new_entries(differences: Differences, earlier: Sequence[Mapping[str, Any]]) -> list[Table]:
+def _new_entries(differences: Differences) -> list[Table]:
     groups: dict[tuple[object, ...], dict[Place, NativeResult]] = {}
     for place, each in differences.items():
         what, number = parts(each)
         power = math.floor(math.log(number, ONE_SIZE)) if 0 < number < math.inf else number
         groups.setdefault((place[0], each.function, each.kind, what, each.cause_kind, power), {})[place] = each
-    return [_entry(group, earlier) for group in groups.values()]
+    return [_entry(group) for group in groups.values()]
 
 
-def _entry(group: Differences, earlier: Sequence[Mapping[str, Any]]) -> Table:
+def _entry(group: Differences) -> Table:
     (framework, _), first = next(iter(group.items()))
     cases, function = sorted(case for _, case in group), first.function or ""
     entry = tomlkit.table()
     entry.update({"framework": framework, "function": function, "size": _size(group.values())})
     entry["cases"] = _names(cases)
-    reasons = [
-        old["reason"]
-        for old in earlier
-        if old.get("framework") == framework and is_match(function, [old.get("function", "")])
-        if any(is_match(case, old.get("cases", [])) for case in cases) and old.get("kind") == first.kind
-    ]
-    entry["reason"] = next((text for text in reasons if "cause is unknown" not in text), _reason(list(group.values())))
+    entry["reason"] = _reason(list(group.values()))
     return entry
 
 

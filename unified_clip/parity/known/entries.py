@@ -1,20 +1,19 @@
-"""The entries of `known.toml`, a suite's list of known differences. `docs/parity.md` explains the keys."""
+"""The entries of `known.toml`, a suite's list of known differences. `docs/suite.md` explains the keys."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, PrivateAttr, field_validator
 
 from ..suite import schema
-from ..suite.schema import Name, SuiteError
+from ..suite.schema import Name
 
 DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
@@ -46,9 +45,6 @@ ERRORS = ("raises", "error")
 FACTOR = 1.1
 """A difference may be larger than the size of its entry by this factor, because processors round differently."""
 
-EARLIER = {"kind", "cause", "within", "title", "versions", "not_finite"}
-"""Keys of entries that earlier versions wrote."""
-
 NO_REASON = "`reason` is empty"
 
 
@@ -71,7 +67,9 @@ class NativeDeviation:
     contradiction: str = ""
 
 
-class NativeDifference(Protocol):
+class Difference(Protocol):
+    """A NativeDeviation, or a NativeResult of the report."""
+
     @property
     def function(self) -> str | None: ...
 
@@ -88,7 +86,7 @@ class NativeDifference(Protocol):
     def detail(self) -> str: ...
 
 
-def parts(difference: NativeDifference) -> tuple[str, float]:
+def parts(difference: Difference) -> tuple[str, float]:
     """Return (what differs beside numbers, the relative difference of numbers). inf stands for inf and NaN."""
     kind, size = difference.kind, math.inf if difference.not_finite else difference.finite_size
     if kind in ERRORS:
@@ -141,18 +139,18 @@ class KnownDifference(schema.SuiteTable):
         numbers = size_in_words(number) if number else "" if kind else "rounding only"
         return ", ".join(filter(None, (f"{KINDS[kind]}: {detail}" if detail else KINDS.get(kind, ""), numbers)))
 
-    def is_of(self, framework: str, difference: NativeDifference) -> bool:
+    def is_of(self, framework: str, difference: Difference) -> bool:
         return framework == self.framework and is_match(difference.function or "", [self.function])
 
-    def is_for(self, framework: str, case: str, difference: NativeDifference) -> bool:
+    def is_for(self, framework: str, case: str, difference: Difference) -> bool:
         return self.is_of(framework, difference) and is_match(case, self.cases)
 
-    def is_alike(self, difference: NativeDifference) -> bool:
+    def is_alike(self, difference: Difference) -> bool:
         """Return whether the same differs, by any size. inf and NaN are not like finite numbers."""
         (what, size), (listed, number) = parts(difference), self.parts
         return bool(difference.kind) and what == listed and math.isinf(size) == math.isinf(number)
 
-    def bounds(self, difference: NativeDifference, factor: float = FACTOR) -> bool:
+    def bounds(self, difference: Difference, factor: float = FACTOR) -> bool:
         return self.is_alike(difference) and parts(difference)[1] <= factor * self.parts[1]
 
     def unmatched_patterns(self, names: Collection[str]) -> list[str]:
@@ -163,25 +161,8 @@ class KnownFile(schema.SuiteTable):
     known: list[KnownDifference] = Field(default=[])
 
 
-def is_earlier(table: Mapping[str, Any]) -> bool:
-    """Return whether an earlier version wrote an entry."""
-    return bool(EARLIER & table.keys()) or isinstance(table.get("cases"), Mapping)
-
-
-def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
-    """accepting: Whether the run has the option `--accept`, which replaces entries of earlier versions."""
+def read(path: Path) -> list[KnownDifference]:
     document = schema.parsed(path)
-    tables = document.data.get("known")
-    tables = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
-    earlier = [index for index, table in enumerate(tables) if is_earlier(table)]
-    if earlier and not accepting:
-        message = "An entry now has only the keys framework, function, cases, size and reason"
-        remedy = "To write the entries again with their reasons, run the command with --accept"
-        place = document.place(["known", earlier[0]], str(path))
-        raise SuiteError(f"{place}: an earlier version wrote this entry. {message}. {remedy}", "UC302")
-    if earlier:
-        current = [table for table in tables if not is_earlier(table)]
-        document = dataclasses.replace(document, data=document.data | {"known": current})
     known = schema.validated(document, KnownFile).known
     for index, entry in enumerate(known):
         if not entry.reason:

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--returns", type=json.loads, default={})
     parser.add_argument("--root", type=Path, default=Path())
     parser.add_argument("--graph", action="store_true")
-    for name in ("--table", "--mode", "--rank"):
+    for name in ("--table", "--rank"):
         parser.add_argument(name, help="of parity/workers/worker.py")
     options = parser.parse_args()
     recorder = _module_at(HERE.parents[1], "recorder")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ..._kit.display import counted
-from ..exit_status import always_raising, exit_status, is_problem
 from ..known import match
 from ..known.entries import ERRORS, NO_REASON
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
@@ -22,8 +21,9 @@ from ..results import (
     Problem,
     Result,
     Summary,
+    UnifiedClipResult,
 )
-from . import compared_functions
+from . import view
 
 
 def build_report(
@@ -46,6 +46,43 @@ def with_verdict(report: ParityReport) -> ParityReport:
     judged = report.model_copy(update={"exit_code": exit_status(report)})
     judged = judged.model_copy(update={"problems": _problems(judged)})
     return judged.model_copy(update={"verdict": _verdict_sentence(judged)})
+
+
+def exit_status(report: ParityReport) -> Literal[0, 1, 3]:
+    if is_different(report):
+        return 1
+    return 3 if is_incomplete(report) else 0
+
+
+def is_different(report: ParityReport) -> bool:
+    natives = any(result.problem for _, result in report.natives())
+    return unified_clip_is_different(report) or natives or any(entry.problem for entry in report.known)
+
+
+def unified_clip_is_different(report: ParityReport) -> bool:
+    is_wrong = any(result.verdict == "different" for _, result in report.results())
+    return is_wrong or any(case.differing_stages for case in report.cases)
+
+
+def is_incomplete(report: ParityReport) -> bool:
+    results: list[tuple[str, Result]] = [*report.results(), *report.natives()]
+    if report.untested or always_raising(report) or all(result.is_failure for _, result in results):
+        return True
+    return any(result.is_failure and is_problem(report, name, result) for name, result in results)
+
+
+def is_problem(report: ParityReport, framework: str, result: Result) -> bool:
+    if result.verdict == "missing":
+        return framework not in report.may_be_missing
+    if result.verdict == "not available":
+        return framework in report.unavailable or (isinstance(result, NativeResult) and result.is_users)
+    return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
+
+
+def always_raising(report: ParityReport) -> list[str]:
+    returning = {f"{each.function} ({name})" for name, each in report.natives() if each.sha256}
+    raising = [f"{r.function} ({name})" for name, r in report.natives() if r.is_users and r.kind == "raises"]
+    return [] if report.chosen_cases else [name for name in dict.fromkeys(raising) if name not in returning]
 
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
@@ -104,15 +141,11 @@ def _joined(failures: Iterable[tuple[Key, Problem, NativeResult | None]]) -> lis
 
 NO_RESULTS = "unified_clip itself did not run"
 
-UNTESTED = (
-    "in each case that could test it, the exact result equals the gradients before the clip, so a function that does "
-    "nothing would pass. Add a case with a norm above the threshold"
-)
+DIFFERING = "results of unified_clip differ between frameworks on the host path"
 
-ALWAYS_RAISES = (
-    "the function raised an error in each case that should return a result. Correct the function, or install the "
-    "packages that it needs"
-)
+UNTESTED = "a function that does nothing would pass. Add a case with a norm above the threshold"
+
+ALWAYS_RAISES = "it raised an error in each case. Correct the function, or install the packages that it needs"
 
 
 def _failures_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Key, Problem, NativeResult | None]]:
@@ -120,8 +153,7 @@ def _failures_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Key, 
         return Problem(what=what, detail=detail, cases=[case.name], **names)
 
     if case.differing_stages:
-        what = "results of unified_clip differ between frameworks on the host path"
-        yield tuple(case.differing_stages), problem(what, ", ".join(case.differing_stages)), None
+        yield tuple(case.differing_stages), problem(DIFFERING, ", ".join(case.differing_stages)), None
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
             if is_problem(report, framework, each):
@@ -129,7 +161,7 @@ def _failures_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Key, 
                 stages = tuple(stage for stage, size in each.stages.items() if size)
                 yield (each.cause, stages or detail), problem(what, detail, framework=framework, mode=mode), None
         if native := result.native:
-            place = compared_functions.title(NATIVE, native)
+            place = view.title(NATIVE, native)
             names: dict[str, Any] = {"framework": framework, "mode": NATIVE, "function": native.function}
             if is_problem(report, framework, native):
                 detail = _detail(report, framework, native)
@@ -171,8 +203,7 @@ def _stale(known: KnownDifferenceResult) -> Problem:
 def _detail(report: ParityReport, framework: str, result: Result) -> str:
     if result.verdict != "missing" or framework in report.versions:  # only the package with its functions is missing
         return result.detail
-    remedy = f"set `python` under [frameworks.{framework}] of the suite to an interpreter that has the framework"
-    return f"{result.detail}. Install the framework, or {remedy}"
+    return f"{result.detail}. Install the framework, or set `python` under [frameworks.{framework}] of the suite"
 
 
 def _verdict_sentence(report: ParityReport) -> str:
@@ -180,23 +211,23 @@ def _verdict_sentence(report: ParityReport) -> str:
     if report.exit_code:
         why = f": {', '.join(absent)} {_are(len(absent))} missing" if {*absent} >= {*report.frameworks} else ""
         return f"FAIL: {'; '.join(_failures(report)) or f'nothing was compared{why}'}."
-    verdicts = [result.verdict for _, result in report.results()]
-    within = sum(verdict in ("close", "flushed") for verdict in verdicts)
-    exact = verdicts.count("equal")
-    allowed = f", {within} {_has(within)} errors that docs/contract.md allows" if within else ""
+    verdicts = Counter[str](result.verdict for _, result in report.results())
+    natives = Counter[str](native.verdict for _, native in report.natives())
+    within = verdicts["close"] + verdicts["flushed"]
+    allowed = f", {within} {'has' if within == 1 else 'have'} errors that docs/contract.md allows" if within else ""
     users = [native.verdict for _, native in report.natives() if native.is_users and not native.is_failure]
     right = len(users) - users.count("known")
-    known = sum(native.verdict == "known" for _, native in report.natives())
-    unlisted = sum(native.verdict == "different" for _, native in report.natives())
-    whose_known, whose = (compared_functions.whose(report, verdict) for verdict in ("known", "different"))
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"} - {*absent}
-    because = "the suite has no list of known differences"
+    listed, unlisted = (
+        f"{counted(natives[kind], 'difference')} of {view.whose(report, kind)} {_are(natives[kind])}"
+        for kind in ("known", "different")
+    )
     sentences = {
-        f"{right} of {counted(len(users), 'result')} of {compared_functions.YOUR_FUNCTIONS} {_are(right)} right": users,
-        f"{counted(exact, 'result')} of unified_clip {_are(exact)} exact{allowed}": verdicts,
+        f"{right} of {counted(len(users), 'result')} of {view.YOUR_FUNCTIONS} {_are(right)} right": users,
+        f"{counted(verdicts['equal'], 'result')} of unified_clip {_are(verdicts['equal'])} exact{allowed}": verdicts,
         NO_RESULTS: not verdicts,
-        f"{counted(known, 'difference')} of {whose_known} {_are(known)} known": known,
-        f"{counted(unlisted, 'difference')} of {whose} {_are(unlisted)} not judged: {because}": unlisted,
+        f"{listed} known": natives["known"],
+        f"{unlisted} not judged: the suite has no list of known differences": natives["different"],
         f"{', '.join(absent)} {_are(len(absent))} missing, which the suite allows": absent,
         f"Some results of {', '.join(sorted(missing))} are missing": missing,
     }
@@ -207,10 +238,6 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _has(number: int) -> str:
-    return "has" if number == 1 else "have"
-
-
 def _first(places: Sequence[str]) -> str:
     return f"first: {places[0]}" if {*places} - {places[0]} else places[0]
 
@@ -219,37 +246,34 @@ def _failures(report: ParityReport) -> Iterator[str]:
     results, natives = report.results(), report.natives()
     lost = [(name, each) for name, each in [*results, *natives] if each.is_failure and is_problem(report, name, each)]
     own_lost = [f"{name}: {each.detail.partition('. ')[0]}" for name, each in lost if _is_own(each)]
-    others_lost = sorted({name for name, each in lost if not _is_own(each)})
+    others_lost = [name for name, each in lost if not _is_own(each)]
     if wrong := [name for name, each in results if each.verdict == "different"]:
         of_all = f"{len(wrong)} of {counted(len(results), 'result')} of unified_clip"
         yield f"{of_all} {_are(len(wrong))} wrong ({_first(wrong)})"
     if differing := sum(bool(case.differing_stages) for case in report.cases):
-        where = "results of unified_clip differ between frameworks on the host path"
-        yield f"{counted(differing, 'case')} in which {where}"
+        yield f"{counted(differing, 'case')} in which {DIFFERING}"
     if own_lost:
-        yield f"{counted(len(own_lost), 'result')} of {compared_functions.YOUR_FUNCTIONS} missing ({_first(own_lost)})"
+        yield f"{counted(len(own_lost), 'result')} of {view.YOUR_FUNCTIONS} missing ({_first(own_lost)})"
     if raising := _raising_as_listed(report):
         yield f"no result of {', '.join(raising)} was compared"
-    for whose, is_users in ((compared_functions.YOUR_FUNCTIONS, True), (compared_functions.THEIRS, False)):
+    for whose, is_users in ((view.YOUR_FUNCTIONS, True), (view.THEIRS, False)):
         judged = [each for _, each in natives if each.is_users == is_users and not each.is_failure]
         if count := sum(bool(each.problem) for each in judged):
-            verb = f"{_are(count)} wrong" if is_users else f"{_has(count)} a new difference"
+            verb = f"{_are(count)} wrong" if is_users else f"{'has' if count == 1 else 'have'} a new difference"
             findings = [
                 f"{problem.what}: {re.split(' [(]|[:;] ', problem.detail)[0]}"
                 for problem in report.problems
                 if problem.function and (".py:" in problem.function) == is_users and problem.mode == NATIVE
             ]
             yield f"{count} of {counted(len(judged), 'result')} of {whose} {verb} ({_first(findings)})"
-    without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)
-    if places := [f"{entry.framework}, {entry.function}" for entry in report.known if _is_stale(entry)]:
-        yield f"{counted(len(places), 'known difference')} with a stale entry ({_first(places)})"
-    if without_reason:
-        yield f"{counted(without_reason, 'known difference')} {_has(without_reason)} no `reason`"
+    if stale := [f"{entry.framework}, {entry.function}" for entry in report.known if _is_stale(entry)]:
+        yield f"{counted(len(stale), 'known difference')} with a stale entry ({_first(stale)})"
+    if without_reason := sum(entry.problem.startswith(NO_REASON) for entry in report.known):
+        yield f"{counted(without_reason, 'known difference')} without a `reason`"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
     if others_lost:
-        count = len(lost) - len(own_lost)
-        yield f"{counted(count, 'result')} missing ({', '.join(others_lost)})"
+        yield f"{counted(len(others_lost), 'result')} missing ({', '.join(sorted({*others_lost}))})"
 
 
 def _raising_as_listed(report: ParityReport) -> list[str]:

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 from markupsafe import Markup, escape
 
 from ..._page.templates import environment
-from ..elements import SIDES
 from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
-from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
-from . import build, compared_functions
-from .markdown import OWN_PAIRS_HEADER, own_pairs_lines, own_pairs_rows, size
+from ..results import SIDES, CaseResult, FrameworkResult, ParityReport, Problem, Result
+from . import build, view
 
 
 class Column(NamedTuple):
@@ -42,7 +40,7 @@ class Card:
     def title(self) -> str:
         modes: dict[str, list[str]] = {}
         for _, column, result in self.columns:
-            modes.setdefault(column.framework, []).append(compared_functions.title(column.mode, result))
+            modes.setdefault(column.framework, []).append(view.title(column.mode, result))
         return "; ".join(f"{name}, {' and '.join(titles)}" for name, titles in modes.items())
 
     @property
@@ -120,7 +118,7 @@ class PageView:
         tiles = [(f"{kept} of {own.total()}", "results of unified_clip are right", quality)] if own else []
         if native:
             agreeing = native["equal"] + native["no norm"] + native["close"]
-            whose = compared_functions.whose(self.report)
+            whose = view.whose(self.report)
             fails = any(result.problem for _, result in self.report.natives())
             quality = "different" if fails else "" if native["different"] else "equal"
             tiles.append((f"{agreeing} of {native.total()}", f"results of {whose} are right", quality))
@@ -147,17 +145,17 @@ def render(report: ParityReport) -> str:
     page: str = _template("page.html").render(
         report=report,
         view=PageView(report),
-        titles=compared_functions.titles(report),
-        whose=compared_functions.whose(report),
+        titles=view.titles(report),
+        whose=view.whose(report),
         sides=dict([("exact", "exact"), *SIDES.items()]),
         meanings=VERDICTS,
         kinds=KINDS,
-        notes=[compared_functions.line(report), *own_pairs_lines(report), *report.notes],
+        notes=[view.compared(report), *view.pairs_lines(report), *report.notes],
         next_steps=build.next_steps(report),
-        pairs=own_pairs_rows(report),
-        pair=OWN_PAIRS_HEADER,
+        pairs=view.pairs_rows(report),
+        pair=view.PAIRS_HEADER,
         native=NATIVE,
-        size=size,
+        size=view.size,
     )
     return page
 

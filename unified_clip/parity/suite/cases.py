@@ -1,6 +1,6 @@
 """The cases of a suite.
 
-A `[[cases]]` table has a case for each combination of a call and a list of gradients. See `docs/parity.md`.
+A `[[cases]]` table has a case for each combination of a call and a list of gradients. See `docs/suite.md`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,9 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
     for path, data in tables:
         for number, entry in enumerate(data.cases, 1):
             place = f"{path}, cases {number}"
-            for case in _cases(entry, lists, place, path.parent):
+            for case in _cases(entry, lists, place):
                 if case.name in cases:
-                    raise SuiteError(
-                        f"{place}: the suite already contains the case {case.name!r}. Find the value "
-                        "that is listed twice, and remove one: a call, rule, threshold, configuration, dtype or name "
-                        "of gradients"
-                    )
+                    raise SuiteError(f"{place}: the suite contains {case.name!r} already. Remove one of the two")
                 check(case, place)
                 cases[case.name] = case
     return list(cases.values())
@@ -48,34 +44,24 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
     """`call["call"]` is the name of the function. The other items of `call` are arguments."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
-    (case,) = _cases(table, {name: gradients}, name, Path())
+    (case,) = _cases(table, {name: gradients}, name)
     check(case, name)
     return case
 
 
-def _cases(
-    table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str, directory: Path
-) -> Iterator[Case]:
+def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str) -> Iterator[Case]:
     """Yield the cases of one table.
 
     place: The file and the number of the table, for error messages.
-    directory: The paths in the key `configs` are relative to this directory.
     """
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
-    for config in table.configs:
-        from .from_config import calls_of_config  # here, because it imports the formats of all trainers
-
-        configured = calls_of_config(directory / config, f"{place}, configs")
-        calls += [_call(call, f"{place}, configs") for call in configured]
     options = CaseOptions(**table.model_dump(include=set(CaseOptions.model_fields)))
     call_form = CallForm(**table.model_dump(include=set(CallForm.model_fields)))
     for name in table.gradients:
         if name not in lists:
             choice = f"Choose from {', '.join(lists)}, or add" if lists else "Add"
-            raise SuiteError(
-                f"{place}: no gradients have the name {name!r}. {choice} a [[gradients]] table with this name"
-            )
+            raise SuiteError(f"{place}: no gradients have the name {name!r}. {choice} a [[gradients]] table")
         for dtype in table.dtypes or [""]:
             title = f"{name} as {dtype}" if dtype else name
             gradients = list(lists[name].values())
@@ -92,20 +78,15 @@ def _cases(
 def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
     for name, gradient in gradients.items():
         if gradient is not None and gradient.dtype not in REAL:
-            raise SuiteError(
-                f"{problem}: {name!r} has dtype {gradient.dtype}, not a float dtype. Remove `dtypes`, or move these "
-                "gradients to a [[cases]] table without `dtypes`"
-            )
+            raise SuiteError(f"{problem}: {name!r} is {gradient.dtype}, which is no float dtype. Remove `dtypes`")
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
-        problem = "takes an adaptive rule, not a threshold" if "rule" in required else ""
-        problem = "also needs total_norm, which the key `rules` cannot pass" if "total_norm" in required else problem
-        if problem:
+        if {"rule", "total_norm"} & {*required}:
             keys = " and ".join(f"`{key}`" for key in required)
-            raise SuiteError(f"{place}, rules: {name} {problem}. Move {name} from `rules` to `calls`, and give {keys}")
+            raise SuiteError(f"{place}, rules: {name} needs {keys}. Move it from `rules` to `calls`")
         if not required:
             yield {"call": name}
         for threshold in table.thresholds if required else []:
@@ -116,36 +97,36 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     arguments = dict(table)
     name = arguments.pop("call", None)
     if name is None:
-        raise SuiteError(
-            f'{place}: the key `call` is missing. Add the name of a function, as in call = "clip_grad_norm_"'
-        )
+        raise SuiteError(f'{place}: `call` is missing. Add the name of a function, as in call = "clip_grad_norm_"')
     if not isinstance(name, str) or name not in CALLS:
-        suites_name = f"Gradient{str(name).replace('ClipGradBy', 'ClipBy')}"  # Paddle has two names for each class
-        if suites_name in CALLS:
-            raise SuiteError(f"{place}, call: {name!r}: suites use the older name of this class. Write {suites_name}")
-        raise SuiteError(f"{place}, call: {name!r}: {no_such('function', str(name), list(CALLS))}")
+        older = f"Gradient{str(name).replace('ClipGradBy', 'ClipBy')}"  # Paddle has two names for each class
+        remedy = (
+            f"suites use its older name. Write {older}"
+            if older in CALLS
+            else no_such("function", str(name), list(CALLS))
+        )
+        raise SuiteError(f"{place}, call: {name!r}: {remedy}")
     call = CALLS[name]
-    missing = set(call.required) - arguments.keys()
     settings = adaptive_calls.settings_of(arguments.get("rule")) if call.is_adaptive else []
     known = [*call.required, *call.optional, *settings]
     if unknown := sorted(arguments.keys() - {*known}):  # a key that is misspelt is missing as well
         raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
-    if missing:
-        names = ", ".join(sorted(missing))
-        raise SuiteError(f"{place}, {name}: {names} {'is' if len(missing) == 1 else 'are'} missing. Add {names}")
-    if call.is_adaptive:
-        if error := adaptive_calls.find_error(name, arguments):
-            raise SuiteError(f"{place}, {name}: {error}")
-        return name, arguments
+    if missing := ", ".join(sorted({*call.required} - arguments.keys())):
+        raise SuiteError(f"{place}, {name}: it lacks {missing}. Add {missing}")
+    problem = adaptive_calls.find_error(name, arguments) if call.is_adaptive else _wrong_type(arguments)
+    if problem:
+        raise SuiteError(f"{place}, {name}: {problem}")
+    return name, arguments
+
+
+def _wrong_type(arguments: Mapping[str, Any]) -> str:
+    forms = {"axes": "a list of whole numbers", "error_if_nonfinite": "true or false"}
     for key, value in arguments.items():
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
         if not all(_is_number(number, kinds) for number in numbers):
-            forms = {"axes": "a list of whole numbers", "error_if_nonfinite": "true or false"}
-            raise SuiteError(
-                f"{place}, {name}: {key} is {value!r:.60}. Give {forms.get(key, 'a number below 1.8e308')}"
-            )
-    return name, arguments
+            return f"{key} is {value!r:.60}. Give {forms.get(key, 'a number below 1.8e308')}"
+    return ""
 
 
 def _is_number(value: Any, kinds: Any) -> bool:

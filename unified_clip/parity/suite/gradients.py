@@ -1,4 +1,4 @@
-"""Make the list of gradients of a `[[gradients]]` table. `docs/parity.md` lists the keys."""
+"""Make the list of gradients of a `[[gradients]]` table. `docs/suite.md` lists the keys."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
             return files.read(suite / table.file, files.scratch(), only=table.only or (), pythons=pythons)
         if table.function is not None:
             if table.framework and table.framework not in pythons:
-                raise SuiteError(
-                    f"{place}: the suite has no framework {table.framework!r}. Correct the key `framework`, or add "
-                    f"[frameworks.{table.framework}] to the suite"
-                )
+                raise SuiteError(f"{place}: the suite has no [frameworks.{table.framework}]. Correct `framework`")
             python = pythons[table.framework] if table.framework else sys.executable
             return files.call(table.function, suite, files.scratch(), python=python, framework=table.framework)
     except UnreadableError as error:
@@ -47,18 +44,12 @@ def _tensor(table: TensorTable) -> Gradient:
     dense_shape = shape if shape is None or table.rows is None else [len(table.rows), *shape[1:]]
     numbers = _random(table, dense_shape or []) if table.values is None else _literal(table.values, dtype)
     parts = [2] if dtype in PARTS else []
-    if dense_shape is not None and numbers.size != (count := math.prod([*dense_shape, *parts])):
-        stored = "" if table.rows is None else f" with {len(table.rows)} stored rows"
-        parts_note = f" of {dtype}" if parts else ""
-        raise ValueError(
-            f"`values` has {numbers.size} numbers, but shape = {shape}{stored}{parts_note} needs {count}. Give "
-            f"{count} numbers, or correct `shape`{' or `rows`' if stored else ''}"
-        )
+    count = None if dense_shape is None else math.prod([*dense_shape, *parts])
+    if count not in (None, numbers.size):
+        stored = "" if table.rows is None else f" with {len(table.rows)} rows"
+        raise ValueError(f"{dtype} with shape = {shape}{stored} needs {count} numbers, but has {numbers.size}")
     if numbers.size % math.prod(parts):
-        raise ValueError(
-            f"`values` has {numbers.size} numbers, but {dtype} needs two numbers for each element. Add or remove one "
-            "number"
-        )
+        raise ValueError(f"{dtype} needs two numbers for each element, but `values` has {numbers.size}")
     dense = encode(numbers.reshape([-1, *parts] if dense_shape is None else [*dense_shape, *parts]), dtype)
     if table.rows is None or shape is None:
         return dense
@@ -70,15 +61,12 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
     for value in values:
         pair = value if isinstance(value, list) else [1, value]
         if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
-            raise ValueError(
-                f"`values` has {value}. Give a number, or [n, x] for n copies of x. The integer n must be at least 1"
-            )
+            raise ValueError(f"`values` has {value}. Give a number, or [n, x] for n copies of x, with n from 1 on")
         count, number = pair
         try:
             read = float.fromhex(number) if isinstance(number, str) else float(number)
         except (ValueError, OverflowError):
-            remedy = "Give a float, or its hexadecimal form such as '0x1p-149'"
-            raise ValueError(f"`values` has {number!r:.60}. {remedy}") from None
+            raise ValueError(f"`values` has {number!r:.60}. Give a float, or a text such as '0x1p-149'") from None
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
             raise ValueError(f"`values` has {number}, but `dtype` is int64. Give whole numbers from -2**53 to 2**53")
         numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count

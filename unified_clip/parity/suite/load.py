@@ -1,4 +1,4 @@
-"""Read a suite. `docs/parity.md` lists the keys of `suite.toml`."""
+"""Read a suite. `docs/suite.md` lists the keys of `suite.toml`."""
 
 from __future__ import annotations
 
@@ -72,21 +72,18 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if not all_cases:
         listed = f" or in files = {data.files}" if data.files else ""
         raise SuiteError(
-            f"{file}: no cases here{listed}. Add [[cases]] with gradients, rules and thresholds. Or add the path of "
-            "a file with [[cases]] to `files`"
+            f"{file}: no cases here{listed}. Add [[cases]], or the path of a file with [[cases]] to `files`"
         )
     for name, framework in frameworks.items():
         own_functions.check(name, framework, file, all_cases)
     replaced = [name for name, framework in frameworks.items() if framework.functions]
     if replaced and not data.known:
-        raise SuiteError(
-            f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, the run passes "
-            f"even if your functions are wrong. {known_list_advice(file)}"
-        )
+        problem = "without a list of known differences, the run passes even if your functions are wrong"
+        raise SuiteError(f"{file}, frameworks.{replaced[0]}.functions: {problem}. {known_list_advice(file)}")
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
-        known = entries.read(known_file, accepting=accepting)
+        known = entries.read(known_file)
     absent = {*ADAPTERS.values()} - {table.framework for table in frameworks.values()}
     named = [
         (name, f"case {case.name!r}")
@@ -109,9 +106,7 @@ def _matching_files(pattern: str, file: Path) -> list[Path]:
     try:
         matching = sorted(file.parent.glob(pattern))
     except (ValueError, NotImplementedError) as error:
-        raise SuiteError(
-            f"{file}, files: {pattern!r} is an invalid pattern: {error}. Write a pattern such as cases/*.toml"
-        ) from None
+        raise SuiteError(f"{file}, files: {pattern!r}: {error}. Write a pattern such as cases/*.toml") from None
     if not matching:  # for example, the pattern is misspelt
         raise SuiteError(f"{file}, files: {pattern!r} matches no file in {file.parent}. Correct or remove the pattern")
     return matching
@@ -131,8 +126,7 @@ def _check_frameworks(file: Path, frameworks: Mapping[str, FrameworkTable], name
     for name, place in named:
         if not _tables_of(name, frameworks):
             raise SuiteError(
-                f"{file}: {place} names the framework {name!r}, but the suite has no such framework. Correct the "
-                f"name, or add [frameworks.{name}]"
+                f"{file}: {place} names {name!r}, but the suite has no [frameworks.{name}]. Correct the name"
             )
 
 
@@ -140,13 +134,9 @@ def _framework(table: FrameworkTable, file: Path, name: str, tolerance: float) -
     framework = table.framework or name
     if framework not in ADAPTERS.values():
         known = ", ".join(sorted({*ADAPTERS.values()}))
-        absent = f"unified_clip has no adapter for the framework {framework!r}. Choose from {known}"
-        other_name = "" if table.framework else ". For a table with another name, add the key `framework`"
-        raise SuiteError(f"{file}: {absent}{other_name}")
+        raise SuiteError(f"{file}: unified_clip has no framework {framework!r}. Set `framework` to one of {known}")
     if framework != name and (name in ADAPTERS.values() or not re.fullmatch(r"\w[\w.-]*", name)):
-        remedy = (
-            "Choose a name that is no framework, from letters, digits, `_`, `-` and `.`, with a letter or a digit first"
-        )
+        remedy = "Choose a name that is no framework, from letters, digits, `_`, `-` and `.`"
         raise SuiteError(f"{file}, frameworks.{name}: the table of {framework} cannot have this name. {remedy}")
     there, chosen = modes_of(framework, own_functions=bool(table.functions)), table.model_fields_set
     usual = [NATIVE] if table.framework else [mode for mode in there if mode not in get_args(OnRequest)]

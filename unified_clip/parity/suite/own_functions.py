@@ -40,46 +40,39 @@ def parse(path: Path) -> ast.Module:
 
 def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case]) -> None:
     for public_name, text in framework.functions.items():
-        place = f"{file}, frameworks.{name}.functions.{public_name}"
-        if public_name not in CALLS:
-            raise SuiteError(f"{place}: {no_such('function', public_name, REPLACEABLE)}")
-        if public_name not in REPLACEABLE:
-            raise SuiteError(
-                f"{place}: your function cannot replace a class, a hook or an adaptive rule. Use one of these "
-                f"keys: {', '.join(REPLACEABLE)}. To test such clips, see docs/own-functions.md#limits"
-            )
-        if NATIVE not in framework.modes:
-            remedy = f"Add {NATIVE!r} to frameworks.{name}.modes"
-            raise SuiteError(f"{place}: `modes` lacks {NATIVE!r}, the mode that calls your function. {remedy}")
-        path, function = split_name(text, file.parent)
-        if not path.is_file():
-            raise SuiteError(f"{place}: there is no file {path}. Correct the path")
-        if not _may_define(path, function, place, is_own_python=framework.python == sys.executable):
-            names = [node.name for node in parse(path).body if isinstance(node, ast.FunctionDef)]
-            advice = (
-                no_such("function", function, names).partition(". ")[2] if names else "Correct the name, or the path"
-            )
-            raise SuiteError(f"{place}: {path} has no function {function!r}. {advice}")
-        if not any(uses_function(case, public_name, name) for case in cases):
-            raise SuiteError(
-                f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Remove this line, or add "
-                f"{public_name} to `rules` or `calls` of a [[cases]] table for {name} and the mode {NATIVE}"
-            )
+        if problem := _problem_of_function(name, framework, file, cases, public_name, *split_name(text, file.parent)):
+            raise SuiteError(f"{file}, frameworks.{name}.functions.{public_name}: {problem}")
     for public_name, returned in framework.returns.items():
-        place = f"{file}, frameworks.{name}.returns.{public_name}"
-        if public_name not in framework.functions:
-            raise SuiteError(
-                f"{place}: frameworks.{name}.functions has no {public_name}. Add {public_name}, or remove this line"
-            )
-        if CALLS[public_name].style not in WITH_NORM:
-            problem = (
-                f"`returns` does not apply to {public_name}, because the result of {public_name} always has the same "
-                "form"
-            )
-            raise SuiteError(f"{place}: {problem}. Remove this line")
-        if returned == "nothing" and (CALLS[public_name].style != "in place" or not CALLS[public_name].returns_norm):
-            problem = f'"nothing" is allowed for clip_grad_norm_, but not for {public_name}'
-            raise SuiteError(f'{place}: {problem}. Write "gradients", or remove this line')
+        call = CALLS.get(public_name)
+        problem = ""
+        if call is None or public_name not in framework.functions:
+            problem = f"frameworks.{name}.functions has no {public_name}. Add it, or remove this line"
+        elif call.style not in WITH_NORM:
+            problem = f"the result of {public_name} always has the same form. Remove this line"
+        elif returned == "nothing" and (call.style != "in place" or not call.returns_norm):
+            problem = 'only for clip_grad_norm_ is "nothing" allowed. Write "gradients", or remove this line'
+        if problem:
+            raise SuiteError(f"{file}, frameworks.{name}.returns.{public_name}: {problem}")
+
+
+def _problem_of_function(
+    name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case], public_name: str, path: Path, function: str
+) -> str:
+    if public_name not in CALLS:
+        return no_such("function", public_name, REPLACEABLE)
+    if public_name not in REPLACEABLE:
+        problem = "your function cannot replace a class, a hook or an adaptive rule"
+        return f"{problem}. Choose from {', '.join(REPLACEABLE)}. See docs/own-functions.md#limits"
+    if NATIVE not in framework.modes:
+        return f"the mode {NATIVE!r} calls your function. Add {NATIVE!r} to frameworks.{name}.modes"
+    if not path.is_file():
+        return f"there is no file {path}. Correct the path"
+    if problem := _problem_of_file(path, function, is_own_python=framework.python == sys.executable):
+        return problem
+    if not any(uses_function(case, public_name, name) for case in cases):
+        problem = f"no case calls {public_name} in the mode {NATIVE} on {name}"
+        return f"{problem}. Remove this line, or add {public_name} to `rules` or `calls` of a [[cases]] table"
+    return ""
 
 
 def uses_function(case: Case, public_name: str, framework: str) -> bool:
@@ -87,8 +80,8 @@ def uses_function(case: Case, public_name: str, framework: str) -> bool:
     return case.call_name == public_name and case.is_for_framework(framework) and (not modes or NATIVE in modes)
 
 
-def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
-    """Return whether a Python file seems to define a name. The file is parsed, but not run.
+def _problem_of_file(path: Path, name: str, *, is_own_python: bool) -> str:
+    """Return '' if a Python file seems to define a name. The file is parsed, but not run.
 
     is_own_python: Whether this interpreter will run the file. If False, syntax errors are ignored, because the
         file can be for another version of Python.
@@ -96,12 +89,14 @@ def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bo
     try:
         nodes = parsed_nodes(atomic_files.read_bytes(path))
     except FileError as error:
-        raise SuiteError(f"{place}: {error}".rstrip(".")) from None
+        return str(error).rstrip(".")
     except UnreadableSourceError as error:
-        if not is_own_python:
-            return True
-        raise SuiteError(f"{place}: {path.name}: {error}".rstrip(".")) from None
+        return f"{path.name}: {error}".rstrip(".") if is_own_python else ""
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {(node.asname or node.name) for node in nodes if isinstance(node, ast.alias)}
-    return bool(names & {name, "*"})
+    if names & {name, "*"}:
+        return ""
+    functions = [node.name for node in parse(path).body if isinstance(node, ast.FunctionDef)]
+    advice = no_such("function", name, functions).partition(". ")[2] if functions else "Correct the name, or the path"
+    return f"{path} has no function {name!r}. {advice}"

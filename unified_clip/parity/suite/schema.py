@@ -88,34 +88,26 @@ class TensorTable(SuiteTable):
             sources = " and ".join(keys) or "no numbers"
             raise ValueError(f"the tensor has {sources}. Give exactly one of `values`, `random` and `none = true`")
         if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
-            raise ValueError(
-                f"a tensor with none = true cannot have {' or '.join(unused)}. Remove {' and '.join(unused)}"
-            )
-        if self.random is None and self.exponents is not None:
-            raise ValueError("`exponents` needs `random`. Remove `exponents`, or set `random` instead of `values`")
-        examples = {"exponents": [-3, 3], "shape": [2, 3]}
-        if self.random is not None and (absent := [key for key in examples if getattr(self, key) is None]):
-            example = " and ".join(f"{key} = {examples[key]}" for key in absent)
-            raise ValueError(f"`random` needs {' and '.join(f'`{key}`' for key in absent)}. Add for example {example}")
-        if self.exponents and self.exponents[0] > self.exponents[1]:
-            raise ValueError(f"exponents = {self.exponents} has the larger exponent first. Swap the exponents")
-        if self.dtype == "int64" and self.random is not None:
-            remedy = "Choose another dtype, or set `values` instead of `random` and `exponents`"
-            raise ValueError(f"`random` does not support int64. {remedy}")
-        if self.rows is not None:
-            if self.shape is None:
-                raise ValueError(
-                    "`rows` needs `shape`, the shape of the dense gradient. Add for example shape = [17, 32]"
-                )
-            if not self.shape:
-                raise ValueError(
-                    "`rows` needs a `shape` that begins with the number of rows. Give for example shape = [17, 32]"
-                )
-            if self.dtype in PARTS:
-                raise ValueError(f"`rows` does not support {self.dtype}. Choose a real dtype, or remove `rows`")
-            if max(self.rows, default=0) >= self.shape[0]:
-                indices = f"`rows` has the index {max(self.rows)}, but the shape has {self.shape[0]} rows"
-                raise ValueError(f"{indices}. Give indices below {self.shape[0]}")
+            raise ValueError(f"a tensor with none = true has no {' or '.join(unused)}. Remove {' and '.join(unused)}")
+        is_random, shape, rows = self.random is not None, self.shape, self.rows
+        low, high = self.exponents or (0, 0)
+        problems = {
+            "`exponents` needs `random`. Remove `exponents`": bool(self.exponents) and not is_random,
+            "`random` needs `exponents`. Add for example exponents = [-3, 3]": is_random and self.exponents is None,
+            "`random` needs `shape`. Add for example shape = [2, 3]": is_random and shape is None,
+            f"exponents = {self.exponents} has the larger exponent first. Swap the exponents": low > high,
+            "`random` does not support int64. Choose another dtype": is_random and self.dtype == "int64",
+            "`rows` needs `shape`, which begins with the number of rows. Add for example shape = [17, 32]": (
+                rows is not None and not shape
+            ),
+            f"`rows` does not support {self.dtype}. Choose a real dtype": rows is not None and self.dtype in PARTS,
+            f"`rows` has an index that is too large for shape = {shape}. Correct the index": (
+                max(rows or [-1]) >= (shape or [0])[0]
+            ),
+        }
+        for problem, is_wrong in problems.items():
+            if is_wrong:
+                raise ValueError(problem)
         return self
 
 
@@ -166,13 +158,12 @@ class CallsTable(SuiteTable):
     calls: list[dict[str, Any]] = []
     rules: list[Name] = []
     thresholds: list[Annotated[float, Field(ge=0)] | Length] = []
-    configs: list[Name] = []
     dtypes: list[RealDtype] | None = None
 
     @model_validator(mode="after")
     def _some_calls(self) -> Self:
-        if not self.calls and not self.rules and not self.configs:
-            raise ValueError("the table has no call. Give `calls`, `rules` with `thresholds`, or `configs`")
+        if not self.calls and not self.rules:
+            raise ValueError("the table has no call. Give `calls`, or `rules` with `thresholds`")
         if self.rules and not self.thresholds:
             raise ValueError("`rules` needs `thresholds`. Add `thresholds`, or replace `rules` by `calls`")
         if self.thresholds and not self.rules:

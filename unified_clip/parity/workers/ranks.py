@@ -28,7 +28,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
         yield adapter
         return
     # The same command line, as another rank. The other rank exits with this process: see `_workers.prepare`.
-    again = [sys.executable, *sys.orig_argv[1:], "--mode", mode, "--rank"]
+    again = [sys.executable, *sys.orig_argv[1:], "--rank"]
     numbers = range(1, PROCESSES[mode]) if rank == 0 else ()
     others = [subprocess.Popen([*again, str(number)], stdin=subprocess.DEVNULL) for number in numbers]
     module = importlib.import_module(f"unified_clip.parity.adapters.{DISTRIBUTED[framework]}")

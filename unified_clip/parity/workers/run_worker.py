@@ -1,7 +1,7 @@
 """Run a framework's worker process, and return a result or a failure for every work item.
 
-If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. In each mode, the items
-of functions that have failed run last. After MAX_FAILURES failures in a mode, its remaining items do not run.
+If the process crashes or hangs, its current item fails, and a second process runs the remaining items. If the second
+process fails, too, the items that remain do not run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 import json
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,10 +26,12 @@ from .worker_files import WorkItem, read_current, read_result, read_start, write
 FOR_OTHERS = Path(__file__).parents[1] / "old_releases" / "worker.py"
 """What other interpreters run, because they can be too old for unified_clip."""
 
-MAX_FAILURES = 4
+STARTS = 2
 
 STOP = threading.Event()
 """While this event is set, running workers are ended, and no new worker starts."""
+
+NO_RESULT = "the process ended with status 0 and without a result for this case, for example by os._exit(0)"
 
 OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 
@@ -67,9 +68,6 @@ def command(
     return [python, "-X", "faulthandler", *start, *options, framework]
 
 
-NO_RESULT = "the process ended with status 0 and without a result for this case, for example by os._exit(0)"
-
-
 def run_worker(
     worker: Sequence[str],
     items: Sequence[WorkItem],
@@ -77,85 +75,57 @@ def run_worker(
     on_result: OnResult = lambda item, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
 ) -> WorkerResults:
-    """Run all items on one framework. After a crash, start the worker again for the remaining items.
+    """Run all items on one framework.
 
     timeout: End a worker after this number of seconds without a new result.
     on_result: Called with each item and its outcome. The return values are stored in `WorkerResults.by_case`.
     """
-    run = _Run(dict(enumerate(items)), on_result, progress)
-    while run.remaining:
+    results, remaining = WorkerResults(), dict(enumerate(items))
+
+    def keep(item: WorkItem, outcome: CallOutcome | Failure) -> None:
+        results.by_case[item.mode, item.case.name] = on_result(item, outcome)
+
+    def collect(out: Path) -> bool:
+        with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
+            names = {path.name for path in out.iterdir()}
+            found = [number for number in remaining if f"{number}.json" in names]
+            for number in found:
+                keep(remaining.pop(number), read_result(out, number))
+                for suffix in ("json", memmap.TENSORS):
+                    (out / f"{number}.{suffix}").unlink(missing_ok=True)
+            progress(len(found))
+            return bool(found)
+        return False
+
+    for _ in range(STARTS):
         with Scratch("parity") as scratch:
             job, out = scratch.path / "job", scratch.path / "out"
             job.mkdir()
             out.mkdir()
-            write_job(job, run.remaining)
-            arguments = [*worker, str(job), str(out)]
-            failure = _run_once(arguments, scratch, timeout, partial(run.collect, out))
-            run.collect(out)
-            start_failure = read_start(out, run.results.versions)
-            has_started = (out / "worker.json").exists() and not start_failure
+            write_job(job, remaining)
+            end = _run_once([*worker, str(job), str(out)], scratch, timeout, partial(collect, out))
+            collect(out)
+            start_failure, has_started = read_start(out, results.versions), (out / "worker.json").exists()
             current = read_current(out)
-        failure = start_failure or failure
-        if failure and not has_started and "ModuleNotFoundError" in failure.detail:
-            failure = dataclasses.replace(
-                failure, detail=f"{failure.detail}. Install unified_clip[cli] for {worker[0]}"
-            )
-        if run.remaining:
-            failure = failure or Failure("unreadable", NO_RESULT)
-            run.fail_current(failure, current) if has_started else run.fail_all(failure)
-        elif failure:
-            detail = f"the worker failed after the last case, perhaps because of an earlier case: {failure.detail}"
-            run.keep(items[-1], dataclasses.replace(failure, detail=detail))
-    return run.results
-
-
-class _Run:
-    def __init__(self, remaining: dict[int, WorkItem], on_result: OnResult, progress: Callable[[int], Any]) -> None:
-        self.remaining, self._on_result, self._progress = remaining, on_result, progress
-        self.results = WorkerResults()
-        self._failures: Counter[str] = Counter()
-        self._failed_functions: set[tuple[str, str]] = set()
-
-    def keep(self, item: WorkItem, outcome: CallOutcome | Failure) -> None:
-        self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
-
-    def collect(self, out: Path) -> bool:
-        names: set[str] = set()
-        with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
-            names = {path.name for path in out.iterdir()}
-        numbers = [number for number in self.remaining if f"{number}.json" in names]
-        for number in numbers:
-            self.keep(self.remaining.pop(number), read_result(out, number))
-            for suffix in ("json", memmap.TENSORS):
-                (out / f"{number}.{suffix}").unlink(missing_ok=True)
-        self._progress(len(numbers))
-        return bool(numbers)
-
-    def fail_all(self, failure: Failure) -> None:
-        for number in list(self.remaining):
-            self.keep(self.remaining.pop(number), failure)
-
-    def fail_current(self, failure: Failure, current: Sequence[int]) -> None:
-        number = next((number for number in current if number in self.remaining), next(iter(self.remaining)))
-        failed = self.remaining.pop(number)
-        self.keep(failed, failure)
-        self._failures[failed.mode] += 1
-        self._failed_functions.add(_function(failed))
-        if self._failures[failed.mode] >= MAX_FAILURES:
-            why = f"because {MAX_FAILURES} cases failed. The last failure: {failure.kind}, {failure.detail}"
-            for number in [number for number, item in self.remaining.items() if item.mode == failed.mode]:
-                self.keep(self.remaining.pop(number), Failure("not run", why))
-        modes = list(dict.fromkeys(item.mode for item in self.remaining.values()))
-        self.remaining = dict(
-            sorted(
-                self.remaining.items(),
-                key=lambda entry: (modes.index(entry[1].mode), _function(entry[1]) in self._failed_functions, entry[0]),
-            )
-        )
-
-
-def _function(item: WorkItem) -> tuple[str, str]:
-    return item.mode, item.case.call_name
+        problem = start_failure or end
+        if not remaining:
+            if problem:
+                detail = f"the worker failed after the last case, perhaps because of an earlier case: {problem.detail}"
+                keep(items[-1], dataclasses.replace(problem, detail=detail))
+            return results
+        failure = problem or Failure("unreadable", NO_RESULT)
+        if start_failure or not has_started:
+            if "ModuleNotFoundError" in failure.detail:
+                detail = f"{failure.detail}. Install unified_clip[cli] for {worker[0]}"
+                failure = dataclasses.replace(failure, detail=detail)
+            break
+        keep(remaining.pop(next((each for each in current if each in remaining), next(iter(remaining)))), failure)
+        failure = Failure("not run", f"the process failed {STARTS} times: {failure.kind}, {failure.detail}")
+        if not remaining:
+            break
+    for item in remaining.values():
+        keep(item, failure)
+    return results
 
 
 def _run_once(

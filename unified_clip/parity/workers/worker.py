@@ -6,8 +6,9 @@ The directory JOB contains the work items. The worker writes these files to the 
 - `current.jsonl`: before each call, a line with the numbers of the items in the call
 - `N.tensors` and `N.json`: the result of work item N
 
-If the process crashes, the last line of `current.jsonl` contains the number of the item that caused the crash. If a
-mode has several ranks, this process is rank 0, and starts all other ranks with `--mode` and `--rank`.
+If the process crashes, the last line of `current.jsonl` contains the number of the item that caused the crash.
+All items have the same mode. If the mode has several ranks, this process is rank 0, and starts the others with `--rank`
+and the number of the rank.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,6 @@ def main() -> None:
     parser.add_argument("framework")
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--mode")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--functions", type=json.loads, default={}, help="{public function: FILE.py:FUNCTION}")
     parser.add_argument("--returns", type=json.loads, default={}, help='{public function: "gradients" or "nothing"}')
@@ -94,28 +93,19 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
 
     if mode in IN_GRAPHS:
         adapter.run_in_graph(mode, look, [plain])
-    elif mode in (HOST, DEVICE):
-        look([plain])
     elif mode in PROCESSES:
         leaves = [Leaf(plain, 0)]
-        if backend.distributed is not None:
-            shards = backend.distributed.shards(leaves, leaves, INFERRED, differentiable=False)
-            if shards is not None:
-                look(shards.values)
+        distributed = backend.distributed
+        shards = None if distributed is None else distributed.shards(leaves, leaves, INFERRED, differentiable=False)
+        if shards is not None:
+            look(shards.values)
+    elif mode in (HOST, DEVICE):
+        look([plain])
     elif mode != NATIVE:
-        raise RuntimeError(unknown_mode("check_path", mode))
+        raise RuntimeError(f"mode {mode!r}: check_path in parity/workers/worker.py has no branch for this mode")
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
-        problem = (
-            "the backend did not use this path"
-            if on_host
-            else "the backend treated a distributed tensor as a plain tensor"
-        )
-        remedy = f"Check how the adapter makes its tensors, and {'Backend.path' if on_host else 'Backend.distributed'}."
-        raise RuntimeError(f"mode {mode!r} ({TITLES[mode]}): {problem}. {remedy}")
-
-
-def unknown_mode(function: str, mode: str) -> str:
-    return f"mode {mode!r}: {function} in parity/workers/worker.py has no branch for this mode. Add one."
+        problem = "the backend did not take this path" if on_host else "a distributed tensor was taken for a plain one"
+        raise RuntimeError(f"mode {mode!r} ({TITLES[mode]}): {problem}. Check the tensors of the adapter")
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -132,30 +122,29 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
     out, rank = options.out, options.rank
     job = json.loads(atomic_files.read_text(options.job / "job.json"))
     stored = memmap.open_map(options.job / memmap.TENSORS)
-    items = [item for item in job["runs"] if options.mode in (None, item["mode"])]
-    results_out = ResultsOut(out)
+    items: Sequence[Item] = job["runs"]
+    mode = items[0]["mode"]
 
     def gradients(item: Item) -> list[Gradient]:
         return [memmap.at(stored, entry) for entry in job["gradients"][job["cases"][item["case"]]["gradients"]]]
 
     def is_alone(item: Item) -> bool:
-        return item["mode"] not in IN_GRAPHS or job["cases"][item["case"]]["raises"]
+        return mode not in IN_GRAPHS or job["cases"][item["case"]]["raises"]
 
-    for mode, runs in groupby(items, lambda item: item["mode"]):
-        os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
-        with ranks.process_group(options.framework, adapter, mode, rank, out / f"{mode}.meeting") as holding:
-            check_path(holding, backend, mode)
-            for batch in batches(list(runs), is_alone, lambda item: bool(dtypes(gradients(item)) & WIDE)):
-                cases = [(with_function(job["cases"][item["case"]], options), gradients(item)) for item in batch]
-                if rank == 0:
-                    results_out.start([item["number"] for item in batch])
-                started = time.perf_counter()
-                results = run_cases(holding, namespace, mode, cases)
-                seconds = (time.perf_counter() - started) / len(batch)
-                for item, case, (result, tensors) in zip(batch, cases, results if rank == 0 else (), strict=rank == 0):
-                    exact_norm = by_kernels_in_graph(backend, mode, *case)
-                    fields = {**result, "seconds": seconds, "exact_norm": exact_norm}
-                    results_out.write(item["number"], fields, tensors)
+    os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
+    with ranks.process_group(options.framework, adapter, mode, rank, out / "meeting") as holding:
+        check_path(holding, backend, mode)
+        for batch in batches(items, is_alone, lambda item: bool(dtypes(gradients(item)) & WIDE)):
+            cases = [(with_function(job["cases"][item["case"]], options), gradients(item)) for item in batch]
+            if rank == 0:
+                with (out / "current.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(f"{json.dumps([item['number'] for item in batch])}\n")
+            started = time.perf_counter()
+            results = run_cases(holding, namespace, mode, cases)
+            seconds = (time.perf_counter() - started) / len(batch)
+            for item, case, (result, tensors) in zip(batch, cases, results if rank == 0 else (), strict=rank == 0):
+                exact_norm = by_kernels_in_graph(backend, mode, *case)
+                write_result(out, item["number"], {**result, "seconds": seconds, "exact_norm": exact_norm}, tensors)
 
 
 def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mapping[str, Any]:
@@ -212,10 +201,8 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     elif mode == NATIVE:
         functions = [case["user_function"] for case, _ in cases]
         results = [invoke.call_native(call, function) for (call, _), function in zip(calls, functions, strict=True)]
-    elif mode in (HOST, DEVICE, *PROCESSES):
-        results = [invoke.observe(invoke.call_public_name, *call, namespace) for call in calls]
     else:
-        raise RuntimeError(unknown_mode("_run_cases", mode))
+        results = [invoke.observe(invoke.call_public_name, *call, namespace) for call in calls]
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
         invoke.read_steps(invocation, result)
         ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "the end of a call")
@@ -279,28 +266,13 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
     return {key: getattr(result, key) for key in keys}, tensors
 
 
-class ResultsOut:
-    """The directory of the results. While the worker writes results, the parent process reads and deletes earlier
-    results.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._room = 0
-
-    def start(self, numbers: Sequence[int]) -> None:
-        with (self._directory / "current.jsonl").open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(numbers)}\n")
-
-    def write(self, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
-        while self._room <= 0:
-            self._room = MOST_WAITING - sum(map(_size, os.scandir(self._directory)))
-            if self._room <= 0:
-                time.sleep(0.05)
-        with (self._directory / f"{number}.{memmap.TENSORS}").open("wb") as file:
-            entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in tensors.items()}
-            self._room -= file.tell()
-        write_json(self._directory / f"{number}.json", {**result, **entries})
+def write_result(out: Path, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
+    """Write a result. While it waits, the parent process reads and deletes earlier results, to save space."""
+    while sum(map(_size, os.scandir(out))) > MOST_WAITING:
+        time.sleep(0.05)
+    with (out / f"{number}.{memmap.TENSORS}").open("wb") as file:
+        entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in tensors.items()}
+    write_json(out / f"{number}.json", {**result, **entries})
 
 
 def _size(entry: os.DirEntry[str]) -> int:
