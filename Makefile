@@ -95,12 +95,13 @@ lint: style tables
 style: $(VENV)/requirements
 	@$(RUN) $@ "ruff and mypy" sh -c "$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy"
 
-TABLES := benchmarks/tables.py benchmarks/speed_plot.py tools/formats_table.py tools/command_line.py tools/port_differences.py
+TABLES := benchmarks/tables.py benchmarks/speed_plot.py tools/formats_table.py tools/command_line.py tools/port_differences.py \
+	tools/native_tables.py
 tables: $(VENV)/package
 	@$(RUN) $@ "the generated tables and plots" sh -c "$(TABLES:%=$(BIN)/python % --check &&) true"
 
 # WITHOUT: modes to leave out, by default two that take most of the time: torch.compile, and four processes. `WITHOUT=` runs
-# all modes. The tables in the docs need the mode `native` of every framework.
+# all modes.
 WITHOUT = compiled,processes_4
 parity: $(if $(CHOSEN),parity-chosen,parity-run)
 
@@ -108,7 +109,6 @@ parity-run: $(VENV)/package
 	@$(RUN) --show parity "the cases of parity/ on $(sort numpy $(or $(CHOSEN),$(ALL_FRAMEWORKS))), then report/index.html" \
 		$(BIN)/unified-clip parity --out report $(if $(WITHOUT),--without $(WITHOUT)) \
 		$(if $(CHOSEN),--frameworks $(subst $(space),$(comma),$(sort numpy $(CHOSEN))))
-	@$(if $(CHOSEN)$(findstring native,$(WITHOUT)),,$(BIN)/python tools/native_tables.py --check report/parity.json)
 
 # An environment with these frameworks and what the suite needs, in the versions of requirements/. The suite calls optax.
 parity-chosen: EXTRAS = cli $(filter-out numpy,$(CHOSEN:jax=optax))
@@ -229,7 +229,7 @@ wheel-test:
 	$(WHEEL)/bin/python -Pc 'import unified_clip; assert not unified_clip.native_available()'
 	! UNIFIED_CLIP_NATIVE=1 CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz 2> /dev/null
 
-# The oldest releases that pyproject.toml allows, each framework in an environment of its own: docs/versions.md.
+# The oldest releases that pyproject.toml allows, each framework in an environment of its own: docs/install.md.
 oldest: oldest-numpy oldest-torch oldest-tensorflow oldest-paddle oldest-jax oldest-mlx
 
 oldest-%: ENV = build/$@
@@ -279,7 +279,7 @@ bench-smoke: $(VENV)/package
 
 # The tables in docs/native_differences.md, after a run of the parity suite.
 native-tables: $(VENV)/package
-	$(BIN)/python tools/native_tables.py report/parity.json
+	$(BIN)/python tools/native_tables.py
 
 # New recordings differ from the committed ones in their last bits on other processors.
 record: $(VENV)/package

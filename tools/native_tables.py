@@ -1,122 +1,100 @@
-"""Write the tables of docs/native_differences.md: two from a parity report, and that of old releases from a list.
+"""Write the table of docs/native_differences.md from the lists of known differences.
 
-The sizes come from known.toml, so that every machine writes the same tables. No machine needs the old releases.
+`unified-clip parity` checks the lists against the functions of new releases, and tests/docs/test_old_environment.py
+against those of old releases.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from unified_clip._kit import markdown
+from unified_clip.parity.known.entries import KnownDifference, size_in_words
 from unified_clip.parity.known.entries import read as entries_of
-from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
+SUITES = ("parity", "parity/old")
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes", "elements": "yes"}
 """{kind of a difference without a size: word in a table}."""
 
 PAGE = ROOT / "docs/native_differences.md"
-BEGIN, END = "<!-- {name}: `make native-tables` writes this from {source} -->", "<!-- end of {name} -->"
-REPORT, OLD = "report/parity.json", "parity/old/known.toml"
+BEGIN, END = "<!-- `make native-tables` writes this from parity/known.toml -->", "<!-- end of the table -->"
+IN_GRAPHS = (" in static programs", " in sessions")
 
-Entry = Mapping[str, Any]
+
+class Difference(NamedTuple):
+    what: str
+    framework: str
+    """PyTorch, for example."""
+
+    release: str
+    """An old release, such as "1.8.1" or "1.15.5 in sessions", or "" for the newest tested one."""
+
+    function: str
+    size: str
+    why: str
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("report", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the table is stale")
     options = parser.parse_args()
-    report = json.loads(options.report.read_text(encoding="utf-8"))
-    named = tomllib.loads((ROOT / "parity/suite.toml").read_text(encoding="utf-8"))["frameworks"]
-    if set(named) - set(report["frameworks"]):
-        print(f"{options.report} has only {', '.join(report['frameworks'])}. Run the whole suite.", file=sys.stderr)
-        return 2
+    differences = [difference for suite in SUITES for difference in read(ROOT / suite)]
     text = PAGE.read_text(encoding="utf-8")
-    new = replaced(replaced(text, "summary", summary(report)), "details", details(report))
-    new = replaced(new, "old releases", old_releases(), OLD)
+    start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
+    new = f"{text[:start]}\n\n{details(differences)}\n\n{text[stop:]}"
     if not options.check:
         PAGE.write_text(new, encoding="utf-8")
     elif new != text:
-        print(f"the tables in {PAGE.relative_to(ROOT)} are stale. Type: make native-tables", file=sys.stderr)
+        print(f"the table in {PAGE.relative_to(ROOT)} is stale. Type: make native-tables", file=sys.stderr)
         return 1
     return 0
 
 
-def replaced(text: str, name: str, table: str, source: str = REPORT) -> str:
-    begin, end = BEGIN.format(name=name, source=source), END.format(name=name)
-    start, stop = text.index(begin) + len(begin), text.index(end)
-    return f"{text[:start]}\n\n{table}\n\n{text[stop:]}"
+def read(suite: Path) -> Iterator[Difference]:
+    tables = tomllib.loads((suite / "suite.toml").read_text(encoding="utf-8"))["frameworks"]
+    for entry in entries_of(suite / "known.toml"):
+        what, _, why = entry.reason.partition(": ")
+        table = tables[entry.framework]
+        framework, release = table["title"].split(" ", 1) if "framework" in table else (table["title"], "")
+        yield Difference(what, framework, release, f"`{entry.function}`", describe(entry), why)
 
 
-def summary(report: Mapping[str, Any]) -> str:
-    titles = dict.fromkeys(title(entry) for entry in report["known"] if entry["listed_size"] is not None)
-    differing = {entry["framework"] for entry in report["known"]}
-    columns = [framework for framework in report["frameworks"] if framework in differing]
-    rows = []
-    for row in titles:
-        entries = [entry for entry in report["known"] if title(entry) == row]
-        cells = [
-            ", ".join(dict.fromkeys(describe(entry) for entry in entries if entry["framework"] == framework))
-            for framework in columns
-        ]
-        rows.append([row, *cells])
-    return markdown.table(["", *(report["titles"][framework] for framework in columns)], rows)
+def describe(entry: KnownDifference) -> str:
+    kind, number = entry.parts
+    return size_in_words(number) if number else WORDS[kind.partition(" ")[0]]
 
 
-def details(report: Mapping[str, Any]) -> str:
-    titles = dict.fromkeys(title(entry) for entry in report["known"])
-    entries = [entry for row in titles for entry in report["known"] if title(entry) == row]
-    rows: dict[tuple[str, ...], list[Entry]] = {}  # entries that differ only in their size and cases share a row
-    for e in entries:
-        rows.setdefault((title(e), report["titles"][e["framework"]], f"`{e['function']}`", why(e)), []).append(e)
+def details(differences: Iterable[Difference]) -> str:
+    """Return a table of all differences. Those that differ only in their size and release share a row."""
+    rows: dict[str, dict[tuple[str, str, str], list[Difference]]] = {}
+    for each in differences:
+        rows.setdefault(each.what, {}).setdefault((each.framework, each.function, each.why), []).append(each)
     lines = [
-        [
-            *words,
-            ", ".join(dict.fromkeys(map(describe, grouped))),
-            str(len({case for e in grouped for case in e["cases"]})),
-            reason,
-        ]
-        for (*words, reason), grouped in rows.items()
+        [what if index == 0 else "", releases(same), function, joined(each.size for each in same), why]
+        for what, group in rows.items()
+        for index, ((_, function, why), same) in enumerate(group.items())
     ]
-    return markdown.table(["what differs", "framework", "function", "by", "cases", "why"], lines)
+    return markdown.table(["what differs", "framework", "function", "by", "why"], lines)
 
 
-def old_releases() -> str:
-    titles = tomllib.loads((ROOT / "parity/old/suite.toml").read_text(encoding="utf-8"))["frameworks"]
-    entries = sorted(entries_of(ROOT / OLD), key=lambda entry: list(titles).index(entry.framework))
-    rows: dict[tuple[str, ...], dict[str, list[str]]] = {}  # entries that differ only in size and release share a row
-    for entry in entries:
-        what, _, reason = entry.reason.partition(": ")
-        row = rows.setdefault((what, f"`{entry.function}`", reason), {"releases": [], "sizes": []})
-        row["releases"].append(titles[entry.framework]["title"])
-        kind, number = entry.parts
-        row["sizes"].append(size_in_words(number) if number else WORDS[kind.partition(" ")[0]])
-    lines = [
-        [what, ", ".join(dict.fromkeys(row["releases"])), function, ", ".join(dict.fromkeys(row["sizes"])), reason]
-        for (what, function, reason), row in sorted(rows.items(), key=lambda item: (item[1]["releases"][0], item[0]))
+def releases(same: Sequence[Difference]) -> str:
+    """Return the framework and its releases: PyTorch; PyTorch, also 1.8.1; PyTorch 1.8.1."""
+    found = list(dict.fromkeys(each.release for each in same))
+    (framework,) = {each.framework for each in same}
+    old = [
+        release for release in found if release and not (release.endswith(IN_GRAPHS) and release.split()[0] in found)
     ]
-    return markdown.table(["what differs", "release", "function", "by", "why"], lines)
+    return f"{framework}{', also' if '' in found and old else ''} {', '.join(old)}".rstrip()
 
 
-def title(entry: Entry) -> str:
-    return str(entry["reason"]).partition(": ")[0]
-
-
-def why(entry: Entry) -> str:
-    return str(entry["reason"]).partition(": ")[2]
-
-
-def describe(entry: Entry) -> str:
-    if entry["listed_size"] is None:
-        return WORDS[entry["kind"]]
-    return size_in_words(float(entry["listed_size"]))
+def joined(sizes: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(sizes))
 
 
 if __name__ == "__main__":

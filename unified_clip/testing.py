@@ -200,7 +200,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
     _need_extra()
     _need_list(frameworks)
     from .parity import run_suite
-    from .parity.report import build, compared_functions, markdown
+    from .parity.report import build, view
     from .parity.suite import load, select
 
     chosen = load.read(Path(suite))
@@ -208,8 +208,8 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
         chosen = select.only_frameworks(chosen, list(frameworks))
     report = run_suite.run(chosen)
     if report.exit_code:
-        lines = [report.verdict, *markdown.problem_lines(report), *build.next_steps(report), *report.notes]
-        lines.append(compared_functions.line(report))
+        lines = [report.verdict, *view.problem_lines(report), *build.next_steps(report), *report.notes]
+        lines.append(view.compared(report))
         raise AssertionError(safe("\n".join(lines), keep="\n"))
 
 

@@ -36,6 +36,6 @@ def test_the_example_runs_on_several_processes(tmp_path: Path) -> None:
 EXAMPLES = re.findall(r"```python\n# on each of two(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=["a tied embedding", "replicas"])
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=["a tied embedding"])
 def test_the_examples_run_on_two_ranks(torch_worlds: Callable[[int], World], code: str, printed: str) -> None:
     assert torch_worlds(2).run(layouts.output_of, code.partition("\n")[2]) == [printed] * 2

@@ -1,4 +1,4 @@
-"""The scripts of the sections "Pitfalls" in `docs/porting/tensorflow_2.md` and `keras.md` print the output there."""
+"""The scripts of the section "Embeddings" in `docs/porting/tensorflow_2.md` print the output there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.page_examples import run
 PORTING = Path(__file__).parents[2] / "docs" / "porting"
 PAGE = (PORTING / "tensorflow_2.md").read_text(encoding="utf-8")
 SCRIPTS: dict[str, str] = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
-SAME, WRONG = re.findall(r"```text\n(.*?)```", PAGE.partition("### Embeddings")[2], re.DOTALL)
+SAME, WRONG = re.findall(r"```text\n(.*?)```", PAGE.partition("## Embeddings")[2], re.DOTALL)
 
 pytestmark = [
     pytest.mark.nightly,

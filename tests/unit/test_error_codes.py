@@ -131,7 +131,6 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     "UC206": ("config import clip.toml --out clip.toml", {"clip.toml": CLIP}, None),
     "UC207": ("compare private/old.jsonl new.jsonl", {"private/old.jsonl": ""}, _private),
     "UC301": ("parity", {}, None),
-    "UC302": ("parity --baseline old.json", {}, None),
     "UC303": ("parity --accept --suite parity", {"parity/suite.toml": f"{ONE_CASE}\n[frameworks.numpy]\n"}, None),
     "UC401": ("port docs", {"docs/a.md": ""}, None),
     "UC402": ("port train.py --write", {"train.py": "import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"}, None),

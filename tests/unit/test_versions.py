@@ -68,7 +68,7 @@ def test_pyproject_requires_the_oldest_supported_releases() -> None:
 
 
 def test_the_page_has_the_oldest_releases_of_both_tiers() -> None:
-    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     names = {"NumPy": "numpy", "PyTorch": "torch", "TensorFlow": "tensorflow", "Paddle": "paddle", "JAX": "jax"}
     rows = re.findall(rf"^\| ({'|'.join(names)}) \| ([\d.]+) \| ([\d.]*) ?\|", page, re.MULTILINE)
     assert {names[row[0]]: row[1] for row in rows} == {name: OLDEST[name] for name in names.values()}

@@ -78,7 +78,7 @@ class Hook:
         versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in NAMED}
         known = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
         problem = describe_error(error).partition("\n")[0]
-        releases = "docs/versions.md lists the tested releases: `unified-clip help` prints the place of docs/"
+        releases = "docs/install.md lists the tested releases: `unified-clip help` prints the place of docs/"
         return f"{self.lost}: {problem}. Your program continues. Here run {known}. {releases}."
 
     def guarded(self, observe: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,17 +17,17 @@ class Net(nn.Module):
 def step(weights, batches):
     net = Net()
     net.load_state_dict({name: torch.from_numpy(array.T.copy()) for name, array in weights.items()})
-    variables = list(net.parameters())
-    optimizer = torch.optim.SGD(variables, lr=0.125, momentum=0.5)
+    parameters = list(net.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.125, momentum=0.5)
 
     def train(x, y):
         loss = (net(x) - y).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        grads = [variable.grad for variable in variables]
+        grads = [parameter.grad for parameter in parameters]
         grads, norm = unified_clip.torch.clip_by_global_norm(grads, 2.5)
-        for grad, variable in zip(grads, variables):
-            variable.grad = grad
+        for parameter, grad in zip(parameters, grads):
+            parameter.grad = grad
         optimizer.step()
         return grads
 

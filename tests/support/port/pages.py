@@ -17,9 +17,14 @@ GUIDES = ("paddle_static", "paddle_dygraph", "tensorflow_1", "tensorflow_2", "ke
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
 
-BEFORE, SAYS, AFTER, PROOF = "Before", "The tool's report", "After", "The proof"
-WRONG = "A wrong port"
-SILENT = "Programs with `set_gradient_clip`"
+FILES, WRONG, SILENT = "Before and after", "A wrong port", "Programs with `set_gradient_clip`"
+PAIRS = "The pairs"
+"""The section of the overview with the output of `port` and `verify` for one pair."""
+
+SHOWN = "paddle_dygraph"
+PORT = "unified-clip port {guide}/before.py"
+VERIFY = "unified-clip verify {guide}/before.py:step {guide}/after.py:step --weights weights.npz --batches batches.npz"
+TOLERANT = " --max-ulp 64"
 
 FINDING = re.compile(r"^\S[^\n]*: [^\n]* \(step \d+\)\.\n(?:  [^\n]*\n)*", re.MULTILINE)
 """What differs, and the step. The next lines say how to mend it."""
@@ -33,8 +38,8 @@ class Block:
     span: tuple[int, int]
 
 
-def page(guide: str) -> Path:
-    return PORTING / f"{guide}.md"
+def page(name: str) -> Path:
+    return PORTING / f"{name}.md"
 
 
 def blocks(guide: str) -> list[Block]:
@@ -67,6 +72,11 @@ def file_part(report: str) -> str:
     return report.partition("\n\n")[0] + "\n"
 
 
+def sentences(output: str) -> str:
+    """Return the lines below the table of `verify`."""
+    return "".join(line for line in output.splitlines(True) if line[:1].isalpha())
+
+
 def findings(output: str) -> str:
     found = "".join(FINDING.findall(output))
     assert found, output
@@ -75,10 +85,6 @@ def findings(output: str) -> str:
 
 def gradient_difference(output: str) -> str:
     return "".join(line for line in output.splitlines(True) if line.startswith("The clipped gradients differ"))
-
-
-def without_max_ulp(command: str) -> str:
-    return re.sub(r" --max-ulp \d+", "", command)
 
 
 def apply_difference(code: str, difference: str) -> str:
@@ -96,7 +102,7 @@ def write_wrong_port(guide: str, directory: Path) -> str:
     (difference,) = blocks_of(guide, WRONG, "diff")
     path = directory / "after.py"
     path.write_text(apply_difference(source(guide, "after.py"), difference), encoding="utf-8")
-    return without_max_ulp(blocks_of(guide, PROOF, "sh")[0]).replace(f"{guide}/after.py", str(path))
+    return VERIFY.format(guide=guide).replace(f"{guide}/after.py", str(path))
 
 
 def write_silent_program(directory: Path) -> Path:
@@ -107,43 +113,51 @@ def write_silent_program(directory: Path) -> Path:
     return path
 
 
+def silent_commands(path: Path) -> tuple[str, str]:
+    verify = VERIFY.format(guide=GUIDES[0]).replace(f"{GUIDES[0]}/before.py", str(path))
+    return verify, f"unified-clip port {path} --to drop-in --format diff"
+
+
+def hunk(difference: str) -> str:
+    """Return the changed lines of a difference that adds an import."""
+    return "".join(
+        line for line in difference.splitlines(True) if re.match(r"[-+](?![-+])", line) and "import" not in line
+    )
+
+
 # -- writing
 
 
-def expected_blocks(guide: str, directory: Path) -> Iterator[tuple[str, str, list[str]]]:
-    yield BEFORE, "python", [source(guide, "before.py")]
-    yield AFTER, "python", [source(guide, "after.py")]
-    for language in ("diff", "text"):
-        if blocks_of(guide, SAYS, language):
-            output = run_command(blocks_of(guide, SAYS, "sh")[0])[1]
-            yield SAYS, language, [output if language == "diff" else file_part(output)]
-    command = blocks_of(guide, PROOF, "sh")[0]
-    output = run_command(without_max_ulp(command))[1]
-    yield PROOF, "text", [run_command(command)[1], findings(output) + gradient_difference(output)]
-    yield WRONG, "text", [findings(run_command(write_wrong_port(guide, directory))[1])]
-    if guide == GUIDES[0]:
+def expected_blocks(page_name: str, directory: Path) -> Iterator[tuple[str, str, list[str]]]:
+    if page_name == "README":
+        verify = VERIFY.format(guide=SHOWN)
+        reports = [file_part(run_command(PORT.format(guide=SHOWN))[1]), sentences(run_command(verify + TOLERANT)[1])]
+        output = run_command(verify)[1]
+        yield PAIRS, "text", [*reports, findings(output) + gradient_difference(output)]
+        return
+    yield WRONG, "text", [findings(run_command(write_wrong_port(page_name, directory))[1])]
+    if page_name == GUIDES[0]:
         path = write_silent_program(directory)
-        difference, _ = blocks_of(guide, SILENT, "diff")
-        commands = (each.replace(f"{guide}/before.py", str(path)) for each in blocks_of(guide, SILENT, "sh"))
-        refused, dropped_in = (run_command(each)[1] for each in commands)
-        yield SILENT, "text", [refused.replace(str(path), f"{guide}/before.py")]
-        yield SILENT, "diff", [difference, dropped_in.replace(str(path).lstrip("/"), f"{guide}/before.py")]
+        difference, _ = blocks_of(page_name, SILENT, "diff")
+        rejected, dropped_in = (run_command(command)[1] for command in silent_commands(path))
+        yield SILENT, "text", [rejected.replace(str(path), f"{page_name}/before.py")]
+        yield SILENT, "diff", [difference, hunk(dropped_in)]
 
 
-def write_page(guide: str, directory: Path) -> None:
-    expected = {(section, language): codes for section, language, codes in expected_blocks(guide, directory)}
-    text = page(guide).read_text(encoding="utf-8")
-    for block in reversed(blocks(guide)):
+def write_page(page_name: str, directory: Path) -> None:
+    expected = {(section, language): codes for section, language, codes in expected_blocks(page_name, directory)}
+    text = page(page_name).read_text(encoding="utf-8")
+    for block in reversed(blocks(page_name)):
         codes = expected.get((block.section, block.language))
         if codes:
             start, end = block.span
             text = text[:start] + codes.pop() + text[end:]
-    page(guide).write_text(text, encoding="utf-8")
+    page(page_name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
     import tempfile
 
-    for each in sys.argv[1:] or GUIDES:
+    for each in sys.argv[1:] or ("README", *GUIDES):
         with tempfile.TemporaryDirectory() as scratch:
             write_page(each, Path(scratch))

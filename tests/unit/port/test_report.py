@@ -37,7 +37,7 @@ def the_clip(data: Any) -> Any:
 def test_a_clip_has_the_known_differences_of_its_function() -> None:
     data = report_data(site(TORCH, CLIP, becomes=MINE))
     differences = {data.known[number - 1].when: data.known[number - 1].by for number in the_clip(data).known}
-    assert differences["norms and coefficients of 16-bit gradients are rounded to 16 bits"] == "0.67 %"
+    assert differences["norms of 16-bit gradients are rounded to 16 bits"] == "0.67 %"
     assert data.rounding == 1e-5
 
 

@@ -54,7 +54,7 @@ def test_an_interpreter_without_the_framework_is_told(
             "model.h5",
             r"the suffix of the file is not one of \.safetensors, \.npz, \.pt, .*\. A suite can also get them",
         ),
-        ("one.npz", "the file is one array without a name. Save arrays by name"),
+        ("one.npz", "the file cannot be read: BadZipFile: File is not a zip file. Save the file again"),
     ],
 )
 def test_what_is_no_file_of_gradients_is_told(

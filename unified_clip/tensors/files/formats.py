@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -32,17 +33,16 @@ COPY_AGAIN = "Copy the file again, or save the gradients as safetensors"
 
 def npz_items(path: Path, opened: ExitStack) -> Iterator[Item]:
     """opened: Closes the file, when all items have been read."""
-    archive = np.load(opened.enter_context(atomic_files.reading(path)), allow_pickle=False)
-    if isinstance(archive, np.ndarray):
-        raise UnreadableError("the file is one array without a name. Save arrays by name with np.savez")
+    archive = opened.enter_context(zipfile.ZipFile(opened.enter_context(atomic_files.reading(path))))
 
-    def read(name: str) -> Gradient:
-        return from_numpy(archive[name])
+    def read(member: str) -> Gradient:
+        with archive.open(member) as file:
+            return from_numpy(np.lib.format.read_array(file, allow_pickle=False))
 
-    for name in archive.files:
-        with archive.zip.open(f"{name}.npy") as file:  # only the header: text and objects are not read
+    for member in archive.namelist():
+        with archive.open(member) as file:  # only the header: text and objects are not read
             shape, _, dtype = NPY_HEADERS[np.lib.format.read_magic(file)](file)
-        yield Item(name, name_of(dtype), partial(read, name), shape)
+        yield Item(member.removesuffix(".npy"), name_of(dtype), partial(read, member), shape)
 
 
 class TensorEntry(NamedTuple):
