@@ -33,6 +33,8 @@ class Found(NamedTuple):
     field: str
     old: object
     new: object
+    effect: float = math.inf
+    """By which fraction the difference changes the gradient, if this was measured."""
 
 
 def compare_clips(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
@@ -220,7 +222,8 @@ def _collected(
     count = len({each.pair for each in clipped})
     where = "" if len(names) == count else f" of {names_text(names)}"
     sentence = f"the {first.field}{where} is {value_text(first.new)} in {b.name} instead of {value_text(first.old)}"
-    yield Finding(number, first.kind, first.field, first.old, first.new, sentence, _setting_fix(a, b, first, old, new))
+    fix, effect = _setting_fix(a, b, first, old, new), max(each.effect for _, each, *_ in found)
+    yield Finding(number, first.kind, first.field, first.old, first.new, sentence, fix, effect)
 
 
 def _compared(each: Both) -> Iterator[tuple[Clip, Clip]]:
@@ -274,7 +277,8 @@ def _scale(each: Both, old: Clip, new: Clip) -> Found | None:
         not _rule(each, old, new) and _are_same(old, new, old.line.threshold, new.line.threshold)
     ):
         return None
-    return Found("clipping before unscaling", SCALE, *(f"{scale:.6g}" for scale in scales))
+    first, second = (f"{scale:.6g}" for scale in scales)
+    return Found("clipping before unscaling", SCALE, first, second)
 
 
 def _threshold(each: Both, old: Clip, new: Clip) -> Found | None:
@@ -315,7 +319,8 @@ def _eps(each: Both, old: Clip, new: Clip) -> Found | None:
     coefs = [coefficient(new.norm, limit, eps) for eps in (first, second)]
     is_float64 = "float64" in (old.line.dtype, new.line.dtype)
     differ = coefs[0] != coefs[1] if is_float64 else single(coefs[0]) != single(coefs[1])
-    return Found("another eps of the clip", "eps of the clip", first, second) if differ else None
+    effect = abs(coefs[0] - coefs[1]) / max(coefs) if max(coefs) else math.inf
+    return Found("another eps of the clip", "eps of the clip", first, second, effect) if differ else None
 
 
 def _norm(each: Both, old: Clip, new: Clip) -> Found | None:

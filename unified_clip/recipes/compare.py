@@ -15,7 +15,7 @@ from .distances import common_elements, without_noise
 from .factors import UNIT
 from .finding import Finding, value_text
 from .gradients import clip_of_updates, compare_gradients
-from .optimizers.compare import ComparedOptimizers, compare_optimizers
+from .optimizers.compare import SMALL, ComparedOptimizers, compare_optimizers
 from .optimizers.settings import RATES
 from .pairs import Pair, pair_parameters
 from .run import ParameterStep, Run
@@ -83,7 +83,7 @@ def _compare(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None) ->
     findings += [*clips, *compare_steps(a, b, pairs), *optimizers.findings]
     others, distances = ([], {}) if has_weights else _compare_gradients(a, b, pairs, findings, optimizers, max_ulp)
     findings += others
-    are_alike = not findings
+    are_alike = all(each.effect < SMALL for each in findings)
     findings = _of_other_epochs(a, b, _without_consequences(findings))
     findings += _too_far(a, b, distances) if are_alike and max_ulp is None else []
     paired = [{name for pair in pairs for name in pair.sides[side]} for side in (0, 1)]
@@ -104,16 +104,19 @@ def _compare_gradients(
     optimizers: ComparedOptimizers,
     max_ulp: float | None,
 ) -> tuple[list[Finding], dict[int, float]]:
-    """Compare the gradients step by step until they differ. After the first finding, the runs train apart.
+    """Compare the gradients step by step until they differ. After the first finding, the runs train apart, unless its
+    effect is small.
 
     Return the findings, and the distance of the gradients in each step.
     """
     are_several = max(len(run.networks) for run in (a, b)) > 1
+    small = [*optimizers.tolerated, *(each for each in findings if each.effect < SMALL)]
+    findings = [each for each in findings if each.effect >= SMALL]
     # the step of one network changes the gradients of the next
     is_before = [each.field in BEFORE or (are_several and each.step > 1) for each in findings]
     ends = [each.step - early for each, early in zip(findings, is_before, strict=True)]
-    # a tolerated difference of the updates can change the next gradients by as much
-    tolerated = max((each.effect / UNIT / GROWTH for each in optimizers.tolerated), default=0.0)
+    # a small difference of the updates can change the next gradients by as much
+    tolerated = max((each.effect / UNIT / GROWTH for each in small), default=0.0)
     distances: dict[int, float] = {}
     for number in range(1, min([*ends, _count(a, b, pairs)]) + 1):
         before = max([tolerated if number > 1 else 0.0, *distances.values()])

@@ -18,6 +18,7 @@ from support.tiers import sampled
 from unified_clip.compare.recordings import RecordingComparison, compare
 from unified_clip.recipes.finding import Finding, value_text
 from unified_clip.recipes.optimizers.compare import side_of
+from unified_clip.recipes.optimizers.settings import compare_settings
 from unified_clip.recipes.run import Run
 from unified_clip.recording.runs import read
 
@@ -443,6 +444,34 @@ def test_a_small_effect_of_an_eps_is_tolerated_and_not_blamed_for_other_data(tmp
     same, other = (compared(tmp_path, adam, each) for each in (near, replace(near, other_data_from=4)))
     assert (list(same.findings), [each.field for each in same.recipes.tolerated]) == ([], ["eps"])
     assert [(each.step, each.kind) for each in other.findings] == [(4, "other data or loss")]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_eps_of_the_clip_hides_no_later_difference(tmp_path: Path, optimizer: str) -> None:
+    old = Training(optimizer=OPTIMIZERS[optimizer])
+    new = replace(old, clip=Clip(eps=0.0))
+    alone, both = (compared(tmp_path, old, each) for each in (new, replace(new, other_data_from=4)))
+    assert [each.kind for each in alone.findings] == ["another eps of the clip"]
+    assert [(each.step, each.kind) for each in both.findings[1:]] == [(4, "other data or loss")]
+
+
+def test_the_recorded_decays_of_groups_have_no_order(tmp_path: Path) -> None:
+    """Keras and Paddle record each decay once."""
+    runs = []
+    for name, decays in (("a", [0.0, 0.3]), ("b", [0.3, 0.0, 0.3]), ("c", [0.3, 0.3])):
+        lines = [*run_lines(Training(optimizer=OPTIMIZERS["AdamW"]))]
+        for line in lines:
+            if "settings" in line:
+                line["settings"]["weight_decay"] = decays
+        runs.append(Run(read(write_recording(tmp_path / f"{name}.jsonl", lines))))
+
+    def fields(*pair: Run) -> list[str]:
+        steps = [each.recorded.optimizer_steps for each in pair]
+        return [each.field for each in compare_settings(*pair, *steps, [None, None])]
+
+    first, second, third = runs
+    assert fields(first, second) == []
+    assert fields(first, third) == ["weight_decay"]
 
 
 @pytest.mark.parametrize(("drop", "is_swapped"), [(5, False), (7, False), (7, True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ...recording.recorded_run import OptimizerStep
 from ..finding import Finding, in_order, value_text
@@ -99,13 +100,19 @@ def compare_settings(
         if name == "eps" and not of_one_library:  # libraries add it at different places
             continue
         values = left_settings[name], right_settings[name]
-        if not same_setting(*values):
+        if not same_setting(*(_distinct(each) if name == WEIGHT_DECAY else each for each in values)):
             sentence = (
                 f"{name} of the optimizer is {value_text(values[1])} in {b.name} instead of {value_text(values[0])}"
             )
             yield Finding(
                 1, "another optimizer", name, *values, sentence, f"Set {name} to {value_text(values[0])} in {b.name}"
             )
+
+
+def _distinct(decays: Any) -> Any:
+    """PyTorch records the decay of each group, and the other frameworks each decay once."""
+    values = sorted(set(decays)) if isinstance(decays, tuple) else [decays]
+    return tuple(values) if len(values) > 1 else values[0]
 
 
 def _kind(step: OptimizerStep) -> str:
