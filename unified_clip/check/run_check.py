@@ -117,8 +117,12 @@ class _RunCheck:
         elif lost:
             self._leave_unchecked(UNCHECKED.format(reason=lost[0].partition(". ")[0].rstrip(".")))
         elif not is_off(self._config):
-            windows = _with_shared(windows, steps)
-            paired = _are_paired(windows, steps)
+            if rounds := _in_rounds(windows, steps, self._config.uses_names):
+                windows, steps, paired = [lines for lines, _ in rounds], [step for _, step in rounds], True
+                numbers = [*range(len(rounds))]
+            else:
+                windows = _with_shared(windows, steps)
+                paired = _are_paired(windows, steps)
             for lines, step, earlier in zip(windows, steps, numbers, strict=False):
                 for problem in self._problems_of_step(step, [each for each in lines if _clips(each)], paired):
                     self._add(earlier + 1, problem)
@@ -270,6 +274,34 @@ def _earlier_steps(steps: Sequence[OptimizerStep]) -> list[int]:
         numbers.append(earlier[optimizer])
         earlier[optimizer] += 1
     return numbers or [0]
+
+
+def _in_rounds(
+    windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep], has_exclusions: bool
+) -> list[tuple[list[RecordedCall], OptimizerStep]]:
+    """Return the clips and the step of each round in which all optimizers of optax step once, or nothing if there are
+    no such rounds. In a graph of JAX, steps and clips that do not need each other report in any order."""
+    of_instance: dict[int | None, list[OptimizerStep]] = {}
+    for step in steps:
+        of_instance.setdefault(step.instance, []).append(step)
+    rounds = [*zip(*of_instance.values(), strict=False)]
+    lines = [line for each in windows for line in each if _clips(line)]
+    are_whole = len(rounds) * len(of_instance) == len(steps) and not len(lines) % len(rounds)
+    if len(of_instance) < 2 or not are_whole or not all(step.optimizer.startswith("optax.") for step in steps):
+        return []
+    found, count = [], len(lines) // len(rounds)
+    for number, each in enumerate(rounds):
+        own = lines[number * count : (number + 1) * count]
+        total = sum(step.gradients or 0 for step in each)
+        clipped = sum(line.count or 0 for line in own)
+        if has_exclusions or total <= clipped:
+            found.append((own, each[0].model_copy(update={"gradients": total})))
+            continue
+        unclipped = [step for step in each if step.gradients == total - clipped]
+        if len(unclipped) != 1:  # only the order of the lines can tell
+            return []
+        found.append(([], unclipped[0]))
+    return found
 
 
 def _with_shared(windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> list[list[RecordedCall]]:
