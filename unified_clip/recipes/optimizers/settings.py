@@ -16,6 +16,8 @@ SCHEDULE = "learning rate schedule"
 RATES = (RATE, SCHEDULE)
 """The fields of learning rates."""
 
+LIBRARIES = ("torch", "tensorflow", "tf", "keras", "paddle", "optax")
+
 WEIGHT_DECAY = "weight_decay"
 """The name of the recorded setting."""
 
@@ -90,6 +92,8 @@ def compare_settings(
     if rates[0] is not None and rates[1] is not None and (found := other_rates(a, b, [rates[0], rates[1]])):
         yield found
     if _kind(old) != _kind(new):
+        if not (_is_of_library(old) and _is_of_library(new)):  # the name of a script's own class says nothing
+            return
         sentence = f"{a.name} uses the optimizer {old.optimizer}, and {b.name} uses {new.optimizer}"
         yield Finding(1, "another optimizer", "optimizer", old.optimizer, new.optimizer, sentence)
         return
@@ -115,6 +119,10 @@ def _distinct(decays: Any) -> Any:
     return tuple(values) if len(values) > 1 else values[0]
 
 
+def _is_of_library(step: OptimizerStep) -> bool:
+    return step.optimizer.partition(".")[0] in LIBRARIES
+
+
 def _kind(step: OptimizerStep) -> str:
     name = step.optimizer.rpartition(".")[2].lower()
     return {"momentum": "sgd"}.get(name, name)
@@ -124,6 +132,8 @@ def squared_rows(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[
     rows = [next((step for step in steps if step.repeated_rows), None) for steps in (left, right)]
     squares = [step is not None and _kind(step) not in SUM_FIRST for step in rows]
     if squares[0] == squares[1] or not (left and right):
+        return None
+    if not _is_of_library((right if squares[0] else left)[0]):  # a script's own optimizer may square each row, too
         return None
     run, step = (a, rows[0]) if squares[0] else (b, rows[1])
     assert step is not None
