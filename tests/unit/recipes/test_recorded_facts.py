@@ -216,3 +216,9 @@ def test_a_late_clip_shows_the_weights_after_the_step(tmp_path: Path) -> None:
     trainings[1] = replace(trainings[1], optimizer=Optimizer(rate=0.1), records_settings=False)
     findings = write_and_compare(tmp_path, *(list(run_lines(each)) for each in trainings), max_ulp=None).findings
     assert findings[0][1:5] == ("another learning rate", "learning rate", 0.05, 0.1)
+
+
+def test_rows_that_the_scripts_own_optimizer_may_also_square_are_no_finding(tmp_path: Path) -> None:
+    keras = with_steps(repeated_rows=2, optimizer="keras.optimizers.Adam")(list(run_lines(TRAINING)))
+    own = with_steps(optimizer="__main__.KerasAdam")(list(run_lines(TRAINING)))
+    assert not write_and_compare(tmp_path, keras, own, max_ulp=None).findings

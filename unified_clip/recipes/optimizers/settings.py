@@ -17,6 +17,7 @@ RATES = (RATE, SCHEDULE)
 """The fields of learning rates."""
 
 LIBRARIES = ("torch", "tensorflow", "tf", "keras", "paddle", "optax")
+"""The first names of optimizers whose rule is known by their name. That of a script's own class is not."""
 
 WEIGHT_DECAY = "weight_decay"
 """The name of the recorded setting."""
