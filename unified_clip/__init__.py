@@ -17,7 +17,7 @@ from ._api.framework import Framework as _Framework
 from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
 from .recording.recorder import record
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _compilers.watch()
 

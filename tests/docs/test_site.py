@@ -35,8 +35,8 @@ def tool(name: str) -> ModuleType:
     return importlib.import_module(f"site_tools.{name}")
 
 
-build, links, tabs, api, functions, llms, rendered = map(
-    tool, ("build", "links", "tabs", "api", "functions", "llms", "rendered")
+addresses, build, links, tabs, api, functions, llms, rendered = map(
+    tool, ("addresses", "build", "links", "tabs", "api", "functions", "llms", "rendered")
 )
 
 
@@ -83,6 +83,13 @@ def test_without_an_address_of_the_repository_the_site_does_not_link_to_it(
 ) -> None:
     monkeypatch.setattr(links, "REPOSITORY", "")
     assert repository(tmp_path).mend("a.md", "[rules](../LICENSE)") == "rules"
+
+
+def test_a_package_index_gets_absolute_links_to_the_release() -> None:
+    others = " [f](https://g.org), [h](#i)\n```\n[a](b.md)\n```\n"
+    assert addresses.absolute("[a](b.md#c), ![d](e.png)," + others, "https://example.org/x", "1.2") == (
+        "[a](https://example.org/x/blob/v1.2/b.md#c), ![d](https://example.org/x/raw/v1.2/e.png)," + others
+    )
 
 
 @pytest.mark.parametrize("text", ["[a](absent.md)", "[a](b.md#absent)", "[a](#absent)"])

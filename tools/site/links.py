@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 REPOSITORY = os.environ.get("REPOSITORY_URL", "")
@@ -36,11 +36,7 @@ class Links:
         self.outside: set[Path] = set()
 
     def mend(self, page: str, text: str) -> str:
-        pieces, end = [], 0
-        for code in CODE.finditer(text):
-            pieces += [self._mend(page, text[end : code.start()]), code[0]]
-            end = code.end()
-        return "".join([*pieces, self._mend(page, text[end:])])
+        return outside_code(text, lambda prose: self._mend(page, prose))
 
     def _mend(self, page: str, text: str) -> str:
         return LINK.sub(lambda link: self._link(page, link), text)
@@ -76,6 +72,15 @@ class Links:
             return self.pages[path]
         inside = path.is_relative_to(self.root / "docs")
         return path.relative_to(self.root / "docs" if inside else self.root).as_posix()
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Return a page with everything changed but its code."""
+    pieces, end = [], 0
+    for code in CODE.finditer(text):
+        pieces += [change(text[end : code.start()]), code[0]]
+        end = code.end()
+    return "".join([*pieces, change(text[end:])])
 
 
 def title(text: str) -> str:
