@@ -96,7 +96,7 @@ style: $(VENV)/requirements
 	@$(RUN) $@ "ruff and mypy" sh -c "$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy"
 
 TABLES := benchmarks/tables.py benchmarks/speed_plot.py tools/formats_table.py tools/command_line.py tools/port_differences.py \
-	tools/native_tables.py
+	tools/native_tables.py tools/differences_plot.py
 tables: $(VENV)/package
 	@$(RUN) $@ "the generated tables and plots" sh -c "$(TABLES:%=$(BIN)/python % --check &&) true"
 
@@ -280,6 +280,7 @@ bench-smoke: $(VENV)/package
 # The tables in docs/native_differences.md, after a run of the parity suite.
 native-tables: $(VENV)/package
 	$(BIN)/python tools/native_tables.py
+	$(BIN)/python tools/differences_plot.py
 
 # New recordings differ from the committed ones in their last bits on other processors.
 record: $(VENV)/package

@@ -37,6 +37,9 @@ class Difference(NamedTuple):
 
     function: str
     size: str
+    number: float
+    """The size, or 0 if no number differs."""
+
     why: str
 
 
@@ -62,7 +65,7 @@ def read(suite: Path) -> Iterator[Difference]:
         what, _, why = entry.reason.partition(": ")
         table = tables[entry.framework]
         framework, release = table["title"].split(" ", 1) if "framework" in table else (table["title"], "")
-        yield Difference(what, framework, release, f"`{entry.function}`", describe(entry), why)
+        yield Difference(what, framework, release, f"`{entry.function}`", describe(entry), entry.parts[1], why)
 
 
 def describe(entry: KnownDifference) -> str:
