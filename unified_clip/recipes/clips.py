@@ -170,37 +170,44 @@ def _group_fix(a: Run, b: Run, number: int, kind: CauseKind, old_is_finer: bool)
     rule = "global"
     if old_is_finer:
         rule = "each" if kind == "per tensor for global" else "groups"
-    return f"Change the clip of {b.name}: `{code(rule, old, new)}`"
+    return f"Change the clip of {b.name}: `{code(rule, old, new, _constant_threshold(a))}`"
+
+
+def _constant_threshold(run: Run) -> str:
+    """Return the threshold that a run passes to all its clips, or c."""
+    clips = (clip for steps in run.parameters.values() for each in steps for clip in each.clips)
+    first, *others = {clip.scaled_threshold for clip in clips}
+    return value_text(first) if isinstance(first, float) and not others else "c"
 
 
 def _first_clip(run: Run, number: int) -> Clip | None:
     return next((clip for each in run.at(number) for clip in each.clips), None)
 
 
-def code(rule: str, old: Clip, new: Clip) -> str:
-    """Return code for the framework of the new run with this rule, and with the eps of the old run."""
+def code(rule: str, old: Clip, new: Clip, c: str) -> str:
+    """Return code for the framework of the new run with this rule, the threshold c, and the eps of the old run."""
     framework, eps, p = new.line.framework, old.line.eps or 0.0, old.line.order
     gradients = "model.parameters()" if framework in ("torch", "paddle") else "gradients"
     if rule == "groups":
         group, gradients = ("group", 'group["params"]') if framework == "torch" else ("gradients", "gradients")
         groups = "optimizer.param_groups" if framework == "torch" else "groups"
-        return f"for {group} in {groups}: {_call('global', eps, p, new, gradients)}"
-    return _call(rule, eps, p, new, gradients)
+        return f"for {group} in {groups}: {_call('global', eps, p, c, new, gradients)}"
+    return _call(rule, eps, p, c, new, gradients)
 
 
-def _call(rule: str, eps: float, p: float, new: Clip, gradients: str) -> str:
+def _call(rule: str, eps: float, p: float, c: str, new: Clip, gradients: str) -> str:
     call, framework = new.line.call, new.line.framework
     if (eps, p) == (0, 2) and call.startswith("keras"):
-        return f"{'clipnorm' if rule == 'each' else 'global_clipnorm'}=c"
+        return f"{'clipnorm' if rule == 'each' else 'global_clipnorm'}={c}"
     namespace = f"unified_clip.{framework}" if framework else "unified_clip"
     if (eps, p) == (0, 2):
-        return f"{namespace}.GradientClipBy{'Norm' if rule == 'each' else 'GlobalNorm'}(c).clip_({gradients})"
+        return f"{namespace}.GradientClipBy{'Norm' if rule == 'each' else 'GlobalNorm'}({c}).clip_({gradients})"
     if (eps, p, rule) == (1e-6, 2, "global"):
-        return f"{'torch.nn.utils' if framework == 'torch' else namespace}.clip_grad_norm_({gradients}, c)"
+        return f"{'torch.nn.utils' if framework == 'torch' else namespace}.clip_grad_norm_({gradients}, {c})"
     if (eps, p, framework) == (1e-6, 2, "torch"):
-        return f"for p in {gradients}: torch.nn.utils.clip_grad_norm_([p], c)"
+        return f"for p in {gradients}: torch.nn.utils.clip_grad_norm_([p], {c})"
     name = "norm" if rule == "each" else "global_norm"
-    return f'unified_clip.ClipConfig(rule="{name}", threshold=c, norm_type={p:g}, eps={eps:g})'
+    return f'unified_clip.ClipConfig(rule="{name}", threshold={c}, norm_type={p:g}, eps={eps:g})'
 
 
 # -- the settings of each clip
@@ -261,7 +268,7 @@ def _setting_fix(a: Run, b: Run, found: Found, old: Clip, new: Clip) -> str:
     is_passed = old.line.passed_norm is not None or new.line.passed_norm is not None
     if found.kind == "another eps of the clip" and not is_passed:  # other functions compute another norm
         rule = "each" if len(old.group) == 1 and old.line.rule != "global" else "global"
-        return f"Change the clip of {b.name}: `{code(rule, old, new)}`"
+        return f"Change the clip of {b.name}: `{code(rule, old, new, _constant_threshold(a))}`"
     return ""
 
 

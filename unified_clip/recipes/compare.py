@@ -199,8 +199,12 @@ def _count(a: Run, b: Run, pairs: Sequence[Pair]) -> int:
 
 
 def _in_order(findings: Sequence[Finding]) -> list[Finding]:
-    unique = list(dict.fromkeys(findings))
-    return sorted(unique, key=lambda each: each.step)
+    """Return each finding once. A line that mends several of them stands below the first."""
+    ordered: list[Finding] = []
+    for each in sorted(dict.fromkeys(findings), key=lambda each: each.step):
+        is_said = any(each.fix == earlier.fix for earlier in ordered)
+        ordered.append(each._replace(fix="") if is_said else each)
+    return ordered
 
 
 SAME_UPDATE = 0.02

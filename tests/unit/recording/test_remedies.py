@@ -12,10 +12,10 @@ PADDLE = {"framework": "paddle", "call": "paddle.nn.ClipGradByGlobalNorm"}
 KERAS = {"framework": "tensorflow", "call": "keras.optimizers.Adam(clipnorm=)"}
 OPTAX = {"framework": "jax", "call": "optax.clip_by_global_norm"}
 
-CLIP = "unified_clip.{}.GradientClipByGlobalNorm(c).clip_({})"
-CONFIG = 'unified_clip.ClipConfig(rule="norm", threshold=c, norm_type=2, eps=1e-06)'
+CLIP = "unified_clip.{}.GradientClipByGlobalNorm(1).clip_({})"
+CONFIG = 'unified_clip.ClipConfig(rule="norm", threshold=1, norm_type=2, eps=1e-06)'
 LOOP = CLIP.format("torch", 'group["params"]')
-JAX_LOOP = "for gradients in groups: unified_clip.jax.clip_grad_norm_(gradients, c)"
+JAX_LOOP = "for gradients in groups: unified_clip.jax.clip_grad_norm_(gradients, 1)"
 
 
 def total(settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -30,18 +30,23 @@ def loop(settings: dict[str, Any]) -> list[dict[str, Any]]:
     return [clip_line(1, {name: norm}, **settings) for name, norm in NORMS.items()]
 
 
+def schedule(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    return [clip_line(step, threshold=float(step), **settings) for step in (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
         (total(PADDLE), groups(TORCH), CLIP.format("torch", "model.parameters()")),
-        (total(TORCH), groups(TORCH), "torch.nn.utils.clip_grad_norm_(model.parameters(), c)"),
-        (total(TORCH), loop(OPTAX), "unified_clip.jax.clip_grad_norm_(gradients, c)"),
+        (total(TORCH), groups(TORCH), "torch.nn.utils.clip_grad_norm_(model.parameters(), 1)"),
+        (total(TORCH), loop(OPTAX), "unified_clip.jax.clip_grad_norm_(gradients, 1)"),
         (total(OPTAX), groups(PADDLE), CLIP.format("paddle", "model.parameters()")),
         (groups(PADDLE), total(TORCH), f"for group in optimizer.param_groups: {LOOP}"),
         (groups(TORCH), total(OPTAX), JAX_LOOP),
+        (schedule(PADDLE), loop(KERAS), "global_clipnorm=c"),
         (loop(TORCH), total(KERAS), CONFIG),
-        (loop(OPTAX), total(KERAS), "clipnorm=c"),
-        (total(OPTAX), loop(KERAS), "global_clipnorm=c"),
+        (loop(OPTAX), total(KERAS), "clipnorm=1"),
+        (total(OPTAX), loop(KERAS), "global_clipnorm=1"),
     ],
 )
 def test_the_advice_gives_the_second_run_the_rule_and_the_eps_of_the_first(

@@ -292,7 +292,7 @@ def _finding(
     old, new = (phrase.format(USED[each] if is_flag else value_text(each)) for each in (found.old, found.new))
     optimizers = [f" ({steps[0].optimizer})" if steps and steps[0].optimizer else "" for steps in (left, right)]
     sentence = f"by the updates, {old} in {a.name}{optimizers[0]}, and {new} in {b.name}{optimizers[1]}"
-    fix = f"In {b.name}, use: {old}"
+    fix = f"Change the optimizer of {b.name}: {old}"
     if found.setting == PLACE_OF_EPS and left and right and (formula := _eps_formula(left[0], str(found.old))):
         fix = f"Before each optimizer.step() of {b.name}, set eps to {formula}, where t counts the steps from 1"
         if right[0].optimizer.startswith("torch."):
