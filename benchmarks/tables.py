@@ -46,24 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def summary(data: Mapping[str, Any]) -> str:
-    """Return the ratios of each function over all lists, and those below 1."""
+    """Return the smallest and the largest ratio of each function over all lists."""
     ranges: dict[str, dict[tuple[str, str], list[float]]] = {}
-    below: dict[str, dict[str, dict[tuple[str, str], str]]] = {}
     for row in data["results"]:
         kind = row["what"].partition(", in a graph")[0]
         if row["ratio"] and kind != "norm alone":
-            column, middle = (row["dtype"], kind), row["ratio"][1]
-            ranges.setdefault(row["native"], {}).setdefault(column, []).append(middle)
-            if middle < 1:
-                cells = below.setdefault(row["native"], {}).setdefault(row["list"], {})
-                cells[column] = report.middle(row["ratio"])
+            ranges.setdefault(row["native"], {}).setdefault((row["dtype"], kind), []).append(row["ratio"][1])
     lists = ", ".join(dict.fromkeys(row["list"] for row in data["results"]))
-    return "\n\n".join([
-        _measured_on(data),
-        markdown.table(*_of_ranges("native / unified_clip", ranges)),
-        f"The lists are {lists}. These clips are slower. A {report.NOTHING} means not slower, or not measured.",
-        markdown.table(*_by_column("native / unified_clip", below)),
-    ])  # fmt: skip
+    table = markdown.table(*_of_ranges("native / unified_clip", ranges))
+    return f"{_measured_on(data)}\n\n{table}\n\nThe lists are {lists}. A {report.NOTHING} means not measured."
 
 
 def gpu_summary(data: Mapping[str, Any]) -> str:

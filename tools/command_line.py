@@ -19,11 +19,9 @@ ERRORS = """<!-- `python tools/command_line.py` writes this page from unified_cl
 
 # Errors
 
-Every error of `unified-clip` has a code. The message names the file, the line and the remedy. `unified-clip help UC101`
-prints an explanation and an example, and `unified-clip help errors` lists the codes. In Python, a `ConfigError` has the
-attribute `code`.
-
-Of several remedies, choose the one that fits. The most likely one is first."""
+Every error of `unified-clip` has a code, and its message names the file, the line and the remedy. This page has the
+most likely remedy for each code. `unified-clip help UC101` prints all remedies, an explanation and an example. In
+Python, a `ConfigError` has the attribute `code`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +53,7 @@ def errors() -> str:
 
 
 def section(group: str, entries: Sequence[codes.ErrorCode]) -> str:
-    items = "\n".join(f"- **{code.code}: {code.title}** {' '.join(code.remedies)}" for code in entries)
+    items = "\n".join(f"- **{code.code}: {code.title}** {code.remedies[0]}" for code in entries)
     return f"## {group}\n\n" + re.sub(r"docs/((?:\w+/)*[\w-]+\.md)", r"[\1](\1)", items)
 
 

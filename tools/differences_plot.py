@@ -43,10 +43,10 @@ def main() -> int:
 def largest() -> dict[str, dict[str, tuple[float, str]]]:
     """Return {what differs: {framework: (largest size, in words)}} of the newest releases."""
     found: dict[str, dict[str, tuple[float, str]]] = {}
-    for each in read(ROOT / "parity"):
+    for each in read():
         if each.number:
             row = found.setdefault(each.what, {})
-            row[each.framework] = max(row.get(each.framework, (0.0, "")), (each.number, each.size))
+            row[each.framework] = max(row.get(each.framework, (0.0, "")), (each.number, each.by))
     return found
 
 

@@ -153,12 +153,7 @@ def not_finite() -> str:
 
 def known() -> str:
     settings = tomllib.loads(UNSUPPORTED.read_text(encoding="utf-8"))["setting"]
-    settings.sort(key=lambda setting: setting["trainer"].lower())
-    lists = []
-    for title, in_code in (("In files:", False), ("In code:", True)):
-        chosen = [setting for setting in settings if setting.get("in_code", False) == in_code]
-        lists.append(f"{title}\n\n" + "\n".join(map(item, chosen)))
-    return "\n\n".join(lists)
+    return "\n".join(map(item, sorted(settings, key=lambda setting: setting["trainer"].lower())))
 
 
 def item(setting: dict[str, str]) -> str:

@@ -1,10 +1,8 @@
-"""The route that each kind of input takes: the truth table of `Backend.routes`, and its copy in architecture.md."""
+"""The route that each kind of input takes: the truth table of `Backend.routes`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from support.kits import Kit
@@ -12,8 +10,6 @@ from support.tiers import where
 
 from unified_clip._core.backend import Inputs, first_route
 from unified_clip._dispatch import backend_named
-
-PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
 class Check:
@@ -104,10 +100,3 @@ def test_each_kind_of_input_takes_its_route(kit: Kit) -> None:
     TABLE[kit.name](check)
     unseen = {route.name for route in check.backend.routes} - set(check.seen)
     assert unseen <= {"copies on the CPU", "host, on several devices"}  # of other devices: they have tests of their own
-
-
-def test_the_page_lists_the_routes_in_order(kit: Kit) -> None:
-    section = PAGE.read_text().partition("## Two paths")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", section, re.MULTILINE)
-    names = [route.name for route in backend_named(kit.name).routes]
-    assert names == [name for framework, name in rows if framework == kit.name]

@@ -1,4 +1,4 @@
-"""The examples in docs/distributed.md run, and print the output on the page."""
+"""The example in docs/distributed.md runs, and prints the output on the page."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.processes import torch_sharded_layouts as layouts
-from support.processes.worlds import World
 
 ENDED_BADLY = "terminate called without an active exception"
 """The message of PyTorch's threads if they abort a process that ends after a backward pass of FSDP2 on a CPU."""
@@ -31,11 +28,3 @@ def test_the_example_runs_on_several_processes(tmp_path: Path) -> None:
             break
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed
-
-
-EXAMPLES = re.findall(r"```python\n# on each of two(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=["a tied embedding"])
-def test_the_examples_run_on_two_ranks(torch_worlds: Callable[[int], World], code: str, printed: str) -> None:
-    assert torch_worlds(2).run(layouts.output_of, code.partition("\n")[2]) == [printed] * 2

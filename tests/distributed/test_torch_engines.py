@@ -20,7 +20,7 @@ from support.processes.worlds import World
 Worlds = Callable[[int], World]
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations" / "engines.md"
-TITAN, MEGATRON, DEEPSPEED, RAY = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+TITAN, MEGATRON, DEEPSPEED = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
@@ -73,12 +73,10 @@ def test_deepspeed_itself_has_the_exact_norm_in_every_stage(torch_worlds: Worlds
 
 
 @pytest.mark.nightly
-def test_two_workers_of_ray_train_have_the_norm_of_torchrun(tmp_path: Path) -> None:
+def test_two_workers_of_ray_train_have_the_norm_of_torchrun() -> None:
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
-    script = tmp_path / "train.py"
-    script.write_text(RAY)
-    command = [sys.executable, "-P", str(script)]
+    command = [sys.executable, "-P", str(PAGE.with_name("ray_train.py"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     for rank in range(2):

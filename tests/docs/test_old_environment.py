@@ -21,8 +21,7 @@ pytestmark = pytest.mark.nightly
 """The old releases have hundreds of megabytes."""
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "porting" / "old_environment.md"
-EXAMPLE = PAGE.with_name("paddle_1")
+EXAMPLE = ROOT / "docs" / "porting" / "paddle_1"
 
 ENVIRONMENTS = {
     "paddle-1.8.5": ("python3.7", "paddlepaddle==1.8.5", "protobuf<3.21", "numpy<1.22"),
@@ -57,7 +56,7 @@ MISTAKES = {
     ),
     "no `model.zero_grad()`": ("model.zero_grad()", "pass", "gradients are not cleared"),
 }
-"""{row of the page: (text of after.py, what replaces it, cause)}."""
+"""{mistake: (text of after.py, what replaces it, cause)}."""
 
 
 @functools.cache
@@ -96,9 +95,9 @@ def test_the_port_of_the_example_has_the_same_recipe(old_run: Path) -> None:
     assert (list(found.findings), found.recipes.steps) == ([], 5)
 
 
-@pytest.mark.parametrize("row", MISTAKES)
-def test_each_mistake_is_named(old_run: Path, row: str, tmp_path: Path) -> None:
-    text, other, cause = MISTAKES[row]
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_is_named(old_run: Path, mistake: str, tmp_path: Path) -> None:
+    text, other, cause = MISTAKES[mistake]
     source = (EXAMPLE / "after.py").read_text(encoding="utf-8")
     assert text in source
     script = tmp_path / "after.py"
@@ -106,7 +105,6 @@ def test_each_mistake_is_named(old_run: Path, row: str, tmp_path: Path) -> None:
     shutil.copy(old_run.with_name("weights.npz"), tmp_path)
     found = _compared(old_run, _record(sys.executable, script, tmp_path / "new.jsonl"))
     assert [each.kind for each in found.findings] == [cause]
-    assert f"| {row} | {cause}" in PAGE.read_text(encoding="utf-8")
 
 
 TRAIN = {

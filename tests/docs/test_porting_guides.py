@@ -272,9 +272,9 @@ def test_paddle_ignores_set_gradient_clip_and_verify_reports_it(tmp_path: Path) 
     path = pages.write_silent_program(tmp_path)
     verify, _ = pages.silent_commands(path)
     status, output = pages.run_command(verify)
-    assert (status, [output.replace(str(path), "paddle_static/before.py")]) == (
+    assert (status, output.partition(" has no clip calls")[0]) == (
         2,
-        pages.blocks_of("paddle_static", SILENT, "text"),
+        f"unified-clip: error UC603: The recording of {path}:step",
     )
 
 

@@ -1,4 +1,4 @@
-"""The scripts of the section "Embeddings" in `docs/porting/tensorflow_2.md` print the output there."""
+"""Embeddings in `docs/porting/tensorflow_2.md`: the scripts print the output there, and it shows parts of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from support.page_examples import run
 
 PORTING = Path(__file__).parents[2] / "docs" / "porting"
 PAGE = (PORTING / "tensorflow_2.md").read_text(encoding="utf-8")
-SCRIPTS: dict[str, str] = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+SCRIPTS: dict[str, str] = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL)) | {
+    path.stem: path.read_text(encoding="utf-8") for path in (PORTING / "tensorflow_2").glob("embedding_*.py")
+}
 SAME, WRONG = re.findall(r"```text\n(.*?)```", PAGE.partition("## Embeddings")[2], re.DOTALL)
 
-pytestmark = [
-    pytest.mark.nightly,
-    pytest.mark.skipif(not (find_spec("torch") and find_spec("tensorflow")), reason="needs PyTorch and TensorFlow"),
-]
 SIZE = re.compile(r"(?<=at most )\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 """The size of rounding errors depends on the processor."""
 
@@ -28,6 +26,11 @@ import runpy, sys, unified_clip
 with unified_clip.record(sys.argv[2], norms=True):
     runpy.run_path(sys.argv[1])
 """
+
+
+def test_the_page_shows_parts_of_the_port() -> None:
+    clip, adam = re.findall(r"```python\n( .*?)```", PAGE.partition("## Embeddings")[2], re.DOTALL)
+    assert [part in SCRIPTS["embedding_torch"] for part in (clip, adam)] == [True, True]
 
 
 def recorded(folder: Path, name: str, code: str) -> str:
@@ -46,16 +49,20 @@ def without_size(lines: Iterable[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if None in (find_spec("torch"), find_spec("tensorflow")):
+        pytest.skip("needs PyTorch and TensorFlow")
     path = tmp_path_factory.mktemp("embeddings")
     recorded(path, "embedding_tf", SCRIPTS["embedding_tf"])
     return path
 
 
+@pytest.mark.nightly
 def test_the_port_with_the_stored_rows_has_the_same_numbers(folder: Path) -> None:
     lines = compared(folder, "embedding_tf.jsonl", recorded(folder, "embedding_torch", SCRIPTS["embedding_torch"]))
     assert without_size(SAME.splitlines()) <= without_size(lines)
 
 
+@pytest.mark.nightly
 def test_pytorchs_adam_is_named_as_the_cause(folder: Path) -> None:
     code = re.sub(r"class KerasAdam.*?\n\n\n", "", SCRIPTS["embedding_torch"], flags=re.DOTALL)
     code = code.replace("KerasAdam(variables, 0.01)", "torch.optim.Adam(variables, 0.01)")
@@ -75,6 +82,7 @@ def test_pytorchs_adam_is_named_as_the_cause(folder: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_port_of_summed_rows_needs_no_code_of_its_own(folder: Path) -> None:
     clip = "    grads, norm = tf.clip_by_global_norm"
     (line,) = re.findall(r"`(grads = \[tf.convert_to_tensor.*?)`", PAGE)

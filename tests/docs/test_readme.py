@@ -28,7 +28,7 @@ def differences() -> list[list[str]]:
 
 
 def measured() -> list[list[str]]:
-    return rows(DIFFERENCES.partition("## Every difference\n")[2].partition("\n## ")[0])[2:]
+    return rows(DIFFERENCES.partition("## Different results\n")[2].partition("\n## ")[0])[2:]
 
 
 @pytest.mark.parametrize(("problem", "framework", "result"), differences())
@@ -54,7 +54,7 @@ NEVER_RUN = (
 )
 
 
-@pytest.mark.parametrize("fact", [NEVER_RUN, "not on the package index", "loss curve", "docs/install.md"])
+@pytest.mark.parametrize("fact", [NEVER_RUN, "not on PyPI", "loss curve", "docs/install.md"])
 def test_a_newcomer_reads_it_first(fact: str) -> None:
     assert fact in " ".join(README.split())
 

@@ -1,4 +1,4 @@
-"""The commands of docs/parity.md, run as printed: from a repository with one file of gradients to a report."""
+"""The commands of docs/parity.md and docs/ci.md: from a repository with one file of gradients to a report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.page_examples import run
 
 pytestmark = pytest.mark.nightly
 
@@ -42,3 +43,24 @@ def test_three_commands_lead_to_a_report(tmp_path: Path) -> None:
     page = (repository / "report" / "index.html").read_text(encoding="utf-8")
     assert re.search("PASS</strong> <span>\\d+ results of unified_clip are exact", page)
     assert (repository / "parity" / "suite.toml").is_file()
+
+
+def test_the_tutorial_shows_what_the_commands_print(tmp_path: Path) -> None:
+    """docs/ci.md: the first line of a run on PyTorch and Paddle, the last lines of --accept, and a run with reasons."""
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    numbers = np.random.default_rng(0)
+    weight, bias = (numbers.standard_normal(shape).astype(np.float32) for shape in ((64, 32), 64))
+    np.savez(tmp_path / "gradients.npz", weight=weight, bias=bias)
+    suite, known = (tmp_path / "parity" / name for name in ("suite.toml", "known.toml"))
+
+    def printed(*arguments: str) -> list[str]:
+        return run(tmp_path, "-m", "unified_clip", "parity", *arguments).splitlines()
+
+    printed("init", "gradients.npz", "--frameworks", "torch,paddle")
+    first = printed()[:1]
+    suite.write_text(suite.read_text(encoding="utf-8").replace("# known =", "known ="), encoding="utf-8")
+    accepted = printed("--accept")[-2:]
+    known.write_text(known.read_text(encoding="utf-8").replace('reason = ""', 'reason = "ours"'), encoding="utf-8")
+    shown = [line for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL)[:3] for line in block.splitlines()]
+    about = [re.sub(r"\d+", "#", line) for line in shown]
+    assert [re.sub(r"\d+", "#", line) for line in (*first, *accepted, *printed()[:1])] == about

@@ -78,9 +78,7 @@ def write_a_kit(copy: Path) -> None:
     append(copy / "tests" / "support" / "kits.py", (TOY / "kit.py").read_text())
 
 
-def add_its_routes_to_the_tables(copy: Path) -> None:
-    rows = "| `toy` | host | all tensors | `HostPath` |\n| `toy` | device | the forced path | `DevicePath` |\n"
-    insert(copy / "docs" / "architecture.md", "| `numpy` | host | all arrays | `HostPath` |\n", rows)
+def add_its_routes_to_the_table(copy: Path) -> None:
     append(copy / "tests" / "contract" / "test_routes.py", ROUTES)
 
 
@@ -109,7 +107,7 @@ STEPS = [
     have_its_tensors_recognised,
     write_a_kit,
     write_tests_of_its_paths,
-    add_its_routes_to_the_tables,
+    add_its_routes_to_the_table,
     write_its_tensor_converter,
     add_it_to_the_parity_suite,
     put_it_on_the_lists,

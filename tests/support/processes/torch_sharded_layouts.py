@@ -6,9 +6,7 @@ gradients on this rank. Layouts of Megatron and DeepSpeed are imitated. All othe
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -402,9 +400,3 @@ def clip_with_replaced_parameter() -> str:
     parameter.grad = distribute_tensor(gradient_of("head", parameter.shape), mesh["dp"], [Shard(0)], src_data_rank=None)
     ownership = mesh_ownership(mesh, "pp", also_elsewhere=tied)
     return error_message(lambda: uc.clip_grad_norm_(stage.parameters(), THRESHOLD, ownership=ownership))
-
-
-def output_of(code: str) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile(code, "example", "exec"), {"__name__": "example"})
-    return out.getvalue()
