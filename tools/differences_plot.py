@@ -20,7 +20,7 @@ from tools.native_tables import read  # noqa: E402
 PLOT = ROOT / "docs/native_differences.svg"
 COLUMNS = {"PyTorch": "PyTorch", "TensorFlow": "TensorFlow", "Paddle": "Paddle", "optax on JAX": "optax", "MLX": "MLX"}
 OURS = "unified_clip"
-WIDTH, LEFT, TOP, STEP = 1000, 440, 46, 25
+WIDTH, LEFT, TOP, STEP = 1020, 460, 46, 25
 COLOURS = ((1e-5, "#fef9c3"), (0.01, "#fde68a"), (0.5, "#fdba74"), (math.inf, "#f87171"))
 """(sizes below this, colour)"""
 
@@ -67,7 +67,7 @@ def plot(rows: Mapping[str, Mapping[str, tuple[float, str]]]) -> str:
             place = f'x="{left:.1f}" y="{top}" width="{column - 3:.1f}" height="{STEP - 3}"'
             elements.append(f'<rect {place} fill="{fill}"/>')
             elements.append(text(left + (column - 3) / 2, top + 16, words))
-    note = "The largest difference from the exact result that the parity suite finds, for eager tensors in CPU memory"
+    note = "The largest difference from the exact result, for eager tensors in CPU memory. Grey: none is known."
     elements.append(text(WIDTH - 12, bottom + 20, note, "end", fill="#555"))
     size = f'width="{WIDTH}" height="{bottom + 34}" viewBox="0 0 {WIDTH} {bottom + 34}"'
     style = 'font-family="system-ui, sans-serif" font-size="12" fill="#222"'

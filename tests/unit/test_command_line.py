@@ -116,7 +116,6 @@ def test_a_patch_does_not_go_with_write(capsys: pytest.CaptureFixture[str]) -> N
     "command",
     [
         "port {}",
-        "port . --report {}.txt",
         "config check clip.toml {}",
         "config check clip.toml . --out {}",
         "config import clip.toml --from unified_clip --out {}",

@@ -42,11 +42,6 @@ Patch = pytest.MonkeyPatch
 # -- one command for each code
 
 
-def _suite(_: Patch) -> None:
-    Path("parity").mkdir()
-    suite(Path("parity"), ONE_CASE)
-
-
 def _arrays(_: Patch) -> None:
     np.savez("init.npz", weight=np.ones(2, np.float32))
     np.savez("batches.npz", x=np.ones((2, 1), np.float32))
@@ -139,7 +134,6 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
         {"train.py": "import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"},
         _full_disk,
     ),
-    "UC404": ("parity --ported port.json", {"port.json": "{}"}, _suite),
     "UC501": ("compare old.jsonl new.jsonl", {"old.jsonl": '{"loss": 1.0}\n'}, None),
     "UC502": ("compare run.jsonl run.jsonl", {}, _no_calls),
     "UC503": ("compare a.jsonl b.jsonl --map names.toml", {"names.toml": 'fc.weight = "dense.weight"\n'}, None),
