@@ -145,9 +145,9 @@ class _Version(argparse.Action):
 
 def _read_key(*declared: Any) -> Any:
     """Read a declared key, for the modules of `config`, which must not import `check`."""
-    from .check.rules import declared_keys
+    from .check.rules import settings
 
-    return declared_keys.imported(*declared)
+    return settings.imported(*declared)
 
 
 def _format_names() -> Iterable[str]:

@@ -25,8 +25,8 @@ from .judge import Judge, clip_result, headline, make_finding
 from .model import CheckReport, Clip, Counts, Finding, Result
 from .python import notebooks, source_files
 from .python.notebooks import NOTEBOOK
-from .rules import accepted, declared_keys, ignoring, patterns, required, settings
-from .rules.entries import Entries
+from .rules import accepted, patterns, required, settings
+from .rules.entries import Entries, applied, shows_clip
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
@@ -67,8 +67,10 @@ def check(
     advance(len(reports))
     project = Project([path for path in files if path.suffix.lower() in SOURCES], cache(notebooks.python_source))
     file_uses = _read(project, files, config, entries, advance)
+    known = {use.path for use in file_uses.uses} | {*file_uses.elsewhere}
+    known |= {file for file in files if file.suffix.lower() in SOURCES or files_to_check.unreadable(file)}
     names = {file.name for file in files}
-    uses = declared_keys.compared(file_uses.uses, config, entries.root)
+    uses = settings.compared(file_uses.uses, config, entries.root)
     file_uses.uses = [_as_run(use, config, names) for use in uses]
     without_clips = list(required.each(entries, project, files, file_uses))
     judge = Judge(config, clip)
@@ -90,7 +92,7 @@ def check(
             *file_uses.notes,
             *judge.notes,
             *baseline.notes(files),
-            *files_to_check.notes(reports, paths),
+            *files_to_check.notes(reports, paths, [file for file in files if file not in known]),
         ],
         counts=Counts(
             files=len(files),
@@ -133,7 +135,7 @@ def _judge_all(
     judged = _JudgedClips()
 
     def add(use: ClipUse, finding: Finding) -> Result:
-        finding = ignoring.applied(entries, use, finding, judge.config)
+        finding = applied(entries, use, finding, judge.config)
         if finding.ignored is not None:
             judged.ignored.append(finding)
             return "ignored"
@@ -146,7 +148,7 @@ def _judge_all(
     for use in file_uses.uses:
         result, finding = judge.judge(use, nearest=nearest or bool(entries.of_file("nearest", use.path)))
         result = add(use, finding) if finding is not None else result
-        judged.unverified += [use] if result == "ignored" and not ignoring.shows_clip(entries, use) else []
+        judged.unverified += [use] if result == "ignored" and not shows_clip(entries, use) else []
         judged.clips.append(clip_result(use, result))
     for use in without_clips:
         add(use, make_finding(use, "missing", use.why_unknown, required.CLIP_HERE))
@@ -205,6 +207,7 @@ def _settings(
     compared = {place for use in clips for place in use.origins}
     arguments = {(use.path, use.line, use.clip.rpartition("(")[2]) for use in clips if use.config is not None}
     names = {name.encode() for use in clips for name in (use.attribute, use.option) if name}
+    names |= {name.strip(b"_") for name in names}
     names |= {name.replace(b"_", b"-") for name in names}
     for path in files:
         is_source = path in sources

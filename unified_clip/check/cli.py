@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,9 +126,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace) -> list[Path]:
+    from ..config.clip_config import ClipConfig
     from . import files_to_check
 
-    rules = _loaded(options.clip, options.paths).check
+    rules = ClipConfig.load(options.clip).check
     declared = [key.path for key in rules.key] if rules else []
     paths = files_to_check.files(options.paths, options.clip, declared)
     read = {os.path.realpath(path) for path in (options.clip, *paths)}
@@ -146,20 +146,3 @@ def _checked(options: argparse.Namespace, files: Sequence[Path]) -> CheckReport:
     with progress({"files": len(files)}) as advance:
         done = partial(advance, "files")
         return check_files.check(options.clip, options.paths, files, done, nearest=options.nearest)
-
-
-def _loaded(clip: Path, paths: Sequence[Path]) -> ClipConfig:
-    from ..config.clip_config import ClipConfig
-    from ..errors import ConfigError
-
-    try:
-        return ClipConfig.load(clip)
-    except ConfigError as error:
-        for path in filter(Path.is_file, paths):
-            with suppress(ConfigError):
-                ClipConfig.load(path)
-                others = [clip, *(each for each in paths if each != path)]
-                command = shlex.join(["unified-clip", "config", "check", *map(str, (path, *others))])
-                swap = f"If {path} is the clip configuration, swap the arguments: {command}"
-                raise UsageError(f"{error}\n{swap}") from None
-        raise

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
+import operator
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._kit import atomic_files
 from .._kit.atomic_files import FileError
+from .._kit.parse import parse_expression
+from .._kit.static_values import is_number
 from ..config.clip_config import ClipConfig
 from ..config.documents import Document, format_value
 
@@ -21,6 +25,12 @@ MAX_GRAD_NORM = "max_grad_norm"
 ACCELERATE_CLIP = f"{OWN}.integrations.accelerate_clip.clip_"
 
 THRESHOLD = "__threshold__"
+
+TESTS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.NotEq: operator.ne,
+}
 
 ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
@@ -33,6 +43,7 @@ RUN_TIME_THRESHOLD = re.compile(r"The threshold, |\S+ sets \w+, so the threshold
 
 LINE = re.compile(r"\b[Ll]ine (\d+)")
 """Matches the line in the reason why a file cannot be read."""
+
 
 ONE_PER_GROUP = (
     "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
@@ -89,7 +100,7 @@ class ClipUse:
 
     why_unknown: str = ""
     rule: ClipConfig | None = None
-    """The settings of a clip with an unknown threshold. `rule.threshold` is only a placeholder."""
+    """The settings of a clip whose threshold is unknown, or comes from elsewhere. `rule.threshold` is a placeholder."""
 
     is_setting: bool = False
     """Whether this `ClipUse` is not a clip, but a setting that a clip in another place reads."""
@@ -100,6 +111,9 @@ class ClipUse:
     option: str = ""
     attribute: str = ""
     """The attribute or key with the threshold, such as "grad_clip" for `config.grad_clip`, or '' for other code."""
+
+    condition: str = ""
+    """The condition under which the code clips, with THRESHOLD in place of the threshold, or ''."""
 
     origins: tuple[tuple[Path, int], ...] = ()
     """The places from which the threshold of a call comes, such as the definition of a command line option."""
@@ -144,9 +158,27 @@ class ClipUse:
     def rule_of_any_threshold(self) -> ClipConfig | None:
         return self.rule if not self.values and RUN_TIME_THRESHOLD.match(self.why_unknown) else None
 
+    def is_off_at(self, threshold: float) -> bool:
+        """Return whether the code tests the threshold and does not clip with this one, as in `if clip > 0:`."""
+        return self.condition != "" and _holds(parse_expression(self.condition), threshold) is False
+
     @property
     def is_own(self) -> bool:
         return self.format == OWN or self.clip.partition(".")[0] == OWN
+
+
+def _holds(condition: ast.expr, threshold: float) -> bool | None:
+    """Return whether a condition holds, or None if this does not only depend on the threshold."""
+    match condition:
+        case ast.Name(id=name) if name == THRESHOLD:
+            return bool(threshold)
+        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[ast.Constant(value=limit)]) if (
+            name == THRESHOLD and type(op) in TESTS and is_number(limit)
+        ):
+            return bool(TESTS[type(op)](threshold, limit))
+        case ast.BoolOp(op=ast.And(), values=values) if any(_holds(each, threshold) is False for each in values):
+            return False
+    return None
 
 
 @dataclass

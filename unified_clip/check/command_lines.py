@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from .._kit import atomic_files
-from ..config.documents import Key
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
@@ -20,8 +17,8 @@ MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
 CLIP_NAMES = [
     re.compile(pattern)  # single patterns with fixed case are ten times as fast as one large pattern
     for pattern in (
-        rb"clip\w{0,12}(grad|norm)", rb"Clip\w{0,12}(Grad|Norm)", rb"CLIP\w{0,12}(GRAD|NORM)", rb"grad\w{0,20}[cC]lip",
-        rb"GRAD\w{0,20}CLIP", rb"max[-_]?[gG]rad", rb"MAX_GRAD",
+        rb"clip[\w-]{0,12}(grad|norm)", rb"Clip\w{0,12}(Grad|Norm)", rb"CLIP\w{0,12}(GRAD|NORM)",
+        rb"grad[\w-]{0,20}[cC]lip", rb"GRAD\w{0,20}CLIP", rb"max[-_]?[gG]rad", rb"MAX_GRAD",
         rb"clip[-_]?(?:by[-_]?)?value[\"']?\s*[:=]",  # only as a key: tf.clip_by_value(image, 0, 1) clips no gradient
     )
 ]  # fmt: skip
@@ -46,14 +43,3 @@ def has_shebang(path: Path) -> bool:
             return SHEBANG.match(file.readline(100)) is not None
     except OSError:
         return False
-
-
-def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield (path of keys, text) for each string, and for each list of strings, joined by spaces."""
-    if isinstance(data, list) and all(isinstance(each, str) for each in data):
-        data = " ".join(data)
-    if isinstance(data, str):
-        yield path, data
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in items:
-        yield from texts(value, (*path, key))

@@ -98,13 +98,20 @@ def is_report(path: Path) -> bool:
         return False
 
 
-def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
+def notes(reports: Sequence[Path], paths: Sequence[Path], without_clip: Sequence[Path]) -> list[str]:
+    """Return the notes on files that the check does not read or understand.
+
+    without_clip: The documents and scripts without a clip.
+    """
     names = ", ".join(map(shown, reports))
     texts = [f"The check does not read its own reports: {names}."] if reports else []
     folders = [path for path in paths if path.is_dir()]
     unread = sorted(file for folder in folders for file in _unread_below(folder) if names_clip(file))
     if unread:
         texts.append(f"The check does not read {counted(len(unread), 'file')} with a clip's name: {_some(unread)}.")
+    if unknown := [file for file in without_clip if names_clip(file)]:
+        files = counted(len(unknown), "file")
+        texts.append(f"In {files} with a clip's name, the check found no number that sets a clip: {_some(unknown)}.")
     return texts
 
 

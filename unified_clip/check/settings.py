@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from .._kit import atomic_files
 from ..config.documents import DOCUMENT_KINDS, Document, Key, script_options
 from ..errors import ConfigError
-from ..source.constants import constant, followed
+from ..source.constants import constant
 from ..source.module import Module
-from ..source.project import Project
+from ..source.project import Project, parameters_of
 from ..source.tree import last_name
 from . import command_lines
 from .command_lines import MAY_BE_CLIP
@@ -29,28 +29,10 @@ OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]
 YACS = re.compile(r"(?<!\S)((?:[A-Z][A-Z\d_]*\.)+[A-Z][A-Z\d_]*)\s+((?:[\d.]|\$[\w{])[^\s;'\"\\]*|True|False|None)")
 """Matches an override in the syntax of yacs, such as SOLVER.CLIP_GRADIENTS.CLIP_VALUE 1.0."""
 
-WRITTEN = re.compile(
-    rf"(?:^\s*(?:- )?|\b(?:echo|printf)\s+(?:-\w+\s+)?[\"']?|[{{,]\s*)"
-    rf"(?:\\?[\"']({NAME})\\?[\"']\s*:\s*|({NAME}):\s+)"
-    r"[\"']?((?:[\d.]|\$[\w{])[^\s,\"'}\\]*)"
-)
-"""Matches a key of YAML or JSON with a number or a variable, for example in a heredoc or after echo."""
-
-OPTION = re.compile(r"--([\w-]+)")
-REPEATED = re.compile(
-    r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
-)
-"""Matches an option that the same command repeats later. The command uses only the last value."""
-
 RUN_TIME = ("$", "{", "%")
 
 REMOVED = "removed"
 """The value of an override such as `~clip_grad_norm`, which removes a key."""
-
-PROGRAMS = re.compile(
-    r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen|getoutput)|.*\bsplit"
-)
-"""Matches functions that take a command line."""
 
 LINE = re.compile(
     r"""(?:^[ \t]*(?:export[ \t]+)?|[{,][ \t]*)["']?([\w.-]+)["']?[ \t]*[:=][ \t]*([^,;{}\n]+)""", re.MULTILINE
@@ -76,7 +58,7 @@ class Setting(NamedTuple):
     code: str = ""
     """The code of a value that is only known at run time. Otherwise ''."""
 
-    node: ast.expr | None = None
+    node: ast.expr | ast.arg | None = None
     """The code of a setting in Python."""
 
     changes: bool = False
@@ -93,6 +75,11 @@ class Setting(NamedTuple):
     def is_option(self) -> bool:
         """Whether the value is the default of an option that Python code defines."""
         return isinstance(self.node, ast.Call) and last_name(self.node.func) in OPTIONS
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether the value is the default of a parameter of a function."""
+        return isinstance(self.node, ast.arg)
 
     @property
     def is_assigned(self) -> bool:
@@ -122,22 +109,6 @@ def _of_file(project: Project, path: Path, is_wanted: Callable[[Sequence[str]], 
         yield from _in_document(document, document.data, is_wanted)
     else:
         yield from _in_text(path)
-
-
-def command_texts(project: Project, path: Path) -> Iterator[tuple[tuple[int, int], str]]:
-    """Yield (place, text) for the strings and lists of strings, outside of scripts, that can be command lines."""
-    suffix = path.suffix.lower()
-    if suffix in DOCUMENT_KINDS:
-        document = parsed(path)
-        yield from (((document.line(keys) or 1, 1), text) for keys, text in command_lines.texts(document.data))
-    elif suffix in SOURCES and (module := project.readable(path)) is not None:
-        for node in module.nodes:
-            parts: list[ast.expr] = [node] if isinstance(node, ast.List | ast.Tuple) else []
-            if isinstance(node, ast.Call) and PROGRAMS.fullmatch(ast.unparse(node.func)):
-                parts = [node.func, *(followed(module, each) for each in node.args)]
-            if parts and not any(isinstance(part, ast.List | ast.Tuple) and part is not node for part in parts):
-                words = (each.value for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant))
-                yield module.position(node), " ".join(word for word in words if isinstance(word, str))
 
 
 def _in_text(path: Path) -> Iterator[Setting]:
@@ -182,9 +153,7 @@ def in_commands(text: str) -> Iterator[Setting]:
     """
     text = script_options.without_unused_arrays(text)
     numbers = script_options.assigned_numbers(text)
-    names = OPTION.findall(text)
-    options = script_options.script_options(REPEATED.sub("--x", text) if len(set(names)) < len(names) else text)
-    found = [*options, *_overrides(text, numbers)]
+    found = [*script_options.script_options(text), *_overrides(text, numbers)]
     lines = [script_options.COMMENT.sub("", each) for each in text.splitlines()]
     for line, name, value in sorted(found, key=lambda each: each[0]):
         is_known = not (value == "" or (isinstance(value, str) and value.startswith(RUN_TIME)))
@@ -207,8 +176,6 @@ def _overrides(text: str, numbers: Mapping[str, str]) -> Iterator[tuple[int, str
                 yield line, match[1] or match[3], value
         for match in YACS.finditer(command):
             yield line, match[1], script_options.option_value(match[2], numbers)
-        for match in WRITTEN.finditer(code):
-            yield line, match[1] or match[2], script_options.option_value(match[3], numbers)
 
 
 def _command(lines: Sequence[str], index: int) -> str:
@@ -266,8 +233,8 @@ def _set_by_text(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], as
                 yield call, (*owner, *name.value.split(".")), value
 
 
-def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
-    """Yield (node, path, value) for each assignment, keyword argument or entry of a dict.
+def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.arg, tuple[str, ...], ast.expr]]:
+    """Yield (node, path, value) for each assignment, keyword argument, entry of a dict, or default of a parameter.
 
     The path has the names of the objects, classes, functions and dicts around the value, and its own name. For
     `train = dict(clip=dict(max_norm=0.1))`, a path is ("train", "clip", "max_norm").
@@ -295,7 +262,11 @@ def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr, tuple[str, ...], as
                 continue
             case ast.ClassDef(name=name):
                 path = (name,)
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
+            case ast.FunctionDef(name=name, args=args) | ast.AsyncFunctionDef(name=name, args=args):
+                _, defaults = parameters_of(node)
+                for each in (*args.posonlyargs, *args.args, *args.kwonlyargs):
+                    if each.arg in defaults:
+                        yield each, (*(path[-1:] or (name,)), each.arg), defaults[each.arg]
                 path = ()
             case ast.Call(func=function) if not _is_dict(node):
                 path = (last_name(function),)

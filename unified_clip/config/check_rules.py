@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -75,12 +75,6 @@ class CheckRules(ConfigModel):
         description="files in which the family and eps of a clip may differ from this configuration. The option "
         f"--nearest allows these differences in all files. {GLOB}",
     )
-    off: Any = Field(
-        default=None,
-        description='removed: the check asks for an entry of `ignore` with the rule "none" instead',
-    )
-    explicit: Any = Field(default=None, description="removed: the check lists defaults as such")
-    nonfinite: Any = Field(default=None, description="removed: the check asks for an entry of `ignore` instead")
     ignore: list[Ignore] = []
     key: list[DeclaredKey] = []
     formats: dict[Name, Name] = Field(

@@ -44,28 +44,7 @@ def test_a_file_that_only_resembles_a_report_is_read(check: Check, data: object)
     assert (finding.kind, finding.path) == ("unknown", "report.json")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "corrected"),
-    [
-        ("ds.json clip.toml", "clip.toml ds.json"),
-        ("a.py clip.toml", "clip.toml a.py"),
-        (". clip.toml", "clip.toml ."),
-        ("other.toml a.py clip.toml", "clip.toml other.toml a.py"),
-    ],
-)
-def test_swapped_arguments_are_an_error_with_the_command_to_type(
-    check: Check, capsys: pytest.CaptureFixture[str], arguments: str, corrected: str
-) -> None:
-    check({**FILES, "a.py": TORCH % 1.0, "other.toml": "[project]\n"})
-    assert cli.main(["config", "check", *arguments.split()]) == 2
-    assert capsys.readouterr().err.endswith(
-        f"If clip.toml is the clip configuration, swap the arguments: unified-clip config check {corrected}\n"
-    )
-
-
-def test_a_mistake_in_the_clip_configuration_is_no_swapped_argument(
-    check: Check, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_the_clip_configuration_is_an_error(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     check({**FILES, "bad.toml": CLIP_CONFIG.replace("threshold", "treshold")})
     assert cli.main(["config", "check", "bad.toml", "clip.toml"]) == 2
     assert "treshold: there is no such key" in capsys.readouterr().err

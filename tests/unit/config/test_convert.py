@@ -94,7 +94,7 @@ def test_an_unknown_format_is_rejected_with_the_known_formats() -> None:
         lambda: ClipConfig(rule="none").export_to("nothing"),
     ):
         with pytest.raises(
-            ConfigError, match=r"^'nothing' is not a format\. Pass one of accelerate, .*unified_clip\.$"
+            ConfigError, match=r"^'nothing' is not a format\. Pass one of accelerate, .*unified_clip\. For another"
         ):
             attempt()
 

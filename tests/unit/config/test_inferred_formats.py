@@ -84,15 +84,6 @@ def test_clip_keys_of_trainers_without_a_format_are_named(text: str, key: str, w
     assert named == ([key] if key else [])
 
 
-@pytest.mark.parametrize("name", ["wenet", "olmo@0.6.0"])
-def test_a_trainer_without_a_format_needs_a_clip_configuration(name: str, write: Write) -> None:
-    message = r"no format for files of (wenet|olmo)\. Pass the file's key to .* --key, or .* entry of check\.key\."
-    with pytest.raises(ConfigError, match=message):
-        ClipConfig.import_from(write("a.yaml", "grad_clip: 5\n"), name)
-    with pytest.raises(ConfigError, match=message):
-        ClipConfig(rule="global_norm", threshold=1.0).export_to(name)
-
-
 def test_gin_files_are_rejected(write: Write) -> None:
     """Files of T5X are gin files."""
     message = r"^base\.gin: cannot infer the format\. gin files are not supported\. Write a clip configuration: .*\.$"

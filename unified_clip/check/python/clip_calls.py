@@ -167,7 +167,9 @@ def _check_loops(module: Module, call: ast.Call, tensors: ast.expr) -> None:
         for loop in getattr(node, "generators", [node] if isinstance(node, ast.For) else []):
             targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
             over = ast.unparse(loop.iter)
-            is_one = isinstance(tensors, ast.List | ast.Tuple) and len(tensors.elts) == 1
+            is_one = ast.unparse(tensors) == ast.unparse(loop.target)
+            if isinstance(tensors, ast.List | ast.Tuple):
+                is_one = len(tensors.elts) == 1
             if targets & names and (is_one or PARAMETERS.search(over)):
                 raise ConfigError(LOOP.format(over=over))
 

@@ -101,7 +101,7 @@ def read(path: Path) -> Notebook:
     commands: list[str] = []
     places: list[Place] = []
     other: dict[int, str] = {}
-    start = 0
+    start, file_line = 0, 1
     for number, cell in _code_cells(data):
         lines = "".join(cell).split("\n")
         first = len(places) + 1
@@ -111,8 +111,9 @@ def read(path: Path) -> Notebook:
         sources += code if code is not None else [""] * len(lines)
         commands += shell
         for index, line in enumerate(lines, 1):
-            start = _place_of(text, line, start)
-            places.append(Place(number, index, text.count("\n", 0, start) + 1))
+            before, start = start, _place_of(text, line, start)
+            file_line += text.count("\n", before, start)  # from the last place on: large notebooks have many lines
+            places.append(Place(number, index, file_line))
     return Notebook("\n".join([*sources, ""]), "\n".join(commands), other, places)
 
 

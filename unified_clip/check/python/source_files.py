@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..._kit.parse import UnreadableSourceError, parse_expression
 from ..._kit.static_values import is_number
@@ -30,7 +30,15 @@ from ...source.module import Module, is_of_self
 from ...source.project import Project
 from ...source.tree import FUNCTIONS, last_name, shortened
 from ...source.values import value_of
-from ..clip_use import ARGUMENT_FORMATS, MAX_GRAD_NORM, ONE_PER_GROUP, ClipUse, of_unread_file, with_threshold
+from ..clip_use import (
+    ARGUMENT_FORMATS,
+    MAX_GRAD_NORM,
+    ONE_PER_GROUP,
+    THRESHOLD,
+    ClipUse,
+    of_unread_file,
+    with_threshold,
+)
 from ..rules.settings import name_of
 from . import clip_calls, notebooks, own_clips
 from .clip_calls import calls_at
@@ -114,27 +122,16 @@ def _native_uses(
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
     sites = [site for site in sites if (site.line, site.column) not in module.annotated]
-    uses = [
+    return [
         _native(project, module, site, _call_of(site, calls.get((site.line, site.column), [])), is_replaced)
         for site in sites
     ]
-    return [use for use in uses if use is None or not _is_set_by_code(module, use)]
 
 
 def _call_of(site: PortedClip, calls: Sequence[ast.Call]) -> ast.Call | None:
     """Return the call of a clip: in `mask.mean().clamp_(min=1.0)`, two calls begin at the same place."""
     named = [call for call in calls if site.name.endswith(f".{last_name(call.func)}")]
     return next(iter([*named, *reversed(calls)]), None)
-
-
-def _is_set_by_code(module: Module, use: ClipUse) -> bool:
-    """Return whether code always sets the argument of a parser, as in `args.max_grad_norm = 1.0`."""
-    argument = use.clip.rpartition("(")[2].removesuffix("=)")
-    if not use.is_set_outside:
-        return False
-    stores = (node for node in module.nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-    statements = (module.parents[node] for node in stores if node.attr == argument)
-    return any(isinstance(module.parents[each], (*FUNCTIONS, ast.Module)) for each in statements)
 
 
 def _native(
@@ -245,7 +242,7 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
     module = project.module(use.path)
     node = _node(module, use, code)
     name = name_of(module, node) if node is not None else ""
-    use = replace(use, attribute=name)
+    use = replace(use, attribute=name, condition=_condition(module, node) if node is not None else "")
     if node is None or any(not is_of_self(each) for _, each in project.stores_of(name, module)):
         return use
     value = value_of(project, module, node)
@@ -256,13 +253,30 @@ def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
         return replace(use, why_unknown=f"{use.why_unknown} {value.why_unknown}")
     if not is_number(value.value) or abs(value.value) > sys.float_info.max:
         return use
-    if value.value <= 0:
+    if use.is_off_at(value.value):
+        config = ClipConfig(rule="none")
+    elif value.value <= 0:
         shown = defaults[0].name if defaults else code
         return replace(use, why_unknown=f"{use.why_unknown} The default of {shown} is {format_value(value.value)}.")
-    config = with_threshold(rule, float(value.value))
+    else:
+        config = with_threshold(rule, float(value.value))
     clip = f"{use.clip} by default: {defaults[0].name} is not passed" if defaults else use.clip
     origins = tuple((each.module.path, each.line) for each in value.origins if each.module.path)
-    return replace(use, config=config, rule=None, why_unknown="", clip=clip, origins=origins)
+    return replace(use, config=config, why_unknown="", clip=clip, origins=origins)
+
+
+def _condition(module: Module, node: ast.expr) -> str:
+    """Return the condition of the innermost `if` that tests the threshold of a call, with THRESHOLD in its place."""
+    code, inner = ast.unparse(node), cast("ast.AST", node)
+    for outer in module.ancestors(node):
+        if isinstance(outer, FUNCTIONS):
+            break
+        if isinstance(outer, ast.If) and any(inner is each for each in outer.body):
+            test = re.sub(rf"(?<![\w.]){re.escape(code)}(?![\w.(\[])", THRESHOLD, ast.unparse(outer.test))
+            if THRESHOLD in test:
+                return test
+        inner = outer
+    return ""
 
 
 def _node(module: Module, use: ClipUse, code: str) -> ast.expr | None:

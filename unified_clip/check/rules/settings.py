@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
+from ..._kit import atomic_files
 from ..._kit.static_values import is_number
-from ...config.check_rules import DeclaredKey
+from ...config.check_rules import CheckRules, DeclaredKey
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
 from ...config.formats import FORMATS, convert, placement
@@ -24,6 +26,7 @@ from ...source.project import Project
 from .. import settings
 from ..clip_use import ClipUse, NamedValue, inner_values, listed, of_unread_file, with_threshold
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
+from ..python import notebooks
 from ..settings import REMOVED, WORDS, Setting
 from ..trainer_files import GLOB, SOURCES, has_number
 from . import patterns
@@ -53,14 +56,6 @@ UNKNOWN_READER = (
     "A command line, a script or a variable sets this key, and the code that reads the key is unknown. Move the key to "
     "the trainer's configuration file, or add this file to check.ignore with a reason."
 )
-COMMAND_LINE = (
-    "The command line sets a clip, and the check reads command lines only in shell scripts. Move the command into a "
-    "script, or add the line to check.ignore with a reason."
-)
-MODE = re.compile(r"(?i)(grad(ient)?s?)?[-_]?clip(ping)?[-_]?(mode|type|method|algorithm|rule|by)")
-MODES = ("norm", "global_norm", "value", "agc", "adaptive")
-"""The values of an option such as --clip-mode, which sets the rule of a clip and not its threshold."""
-
 SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 
 ARGUMENT = re.compile(
@@ -107,14 +102,14 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
     near = [other for other in readers.sources if patterns.is_near(other, path, readers.root)]
     others: list[Setting] = []
     of_clips: list[Setting] = []
-    options = {use.option for use in clips if use.code}
-    names = {name for use in clips for name in (use.attribute, use.option)}
+    options = {plain(use.option) for use in clips if use.code}
+    names = {plain(name) for use in clips for name in (use.attribute, use.option)}
     keys = readers.entries.of_file("key", path)
 
     def is_wanted(path: Sequence[str]) -> bool:
         if any(is_key(key, path) for _, key in keys):
             return True
-        may_set_clip = MAY_BE_CLIP.search(".".join(path)) is not None or path[-1].replace("-", "_") in names
+        may_set_clip = MAY_BE_CLIP.search(".".join(path)) is not None or plain(path[-1]) in names
         return may_set_clip and kind != "declared"
 
     try:
@@ -133,22 +128,18 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
         if kind == "declared" or is_of_trainer:
             continue
         replaces = any(_reads(use, path, setting) for use in clips if use.path in near)
-        rule = _rule(project, setting, clips, near, readers.sources, replaces=replaces)
-        use = None
-        if reader := _trainer_reader(setting) or _rule_reader(setting, rule):
+        found_in = _clips_of(project, setting, clips, near, readers.sources, replaces=replaces)
+        use, rule = None, found_in != []
+        if reader := _trainer_reader(setting) or _rule_reader(setting, found_in):
             option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
             use = _read(path, setting, reader, is_setting=True, option=option)
         elif setting.command:
             use = _of_command(path, setting, options)
         if use is not None:
             yield use
-        elif has_number(setting.value) and not (setting.is_option or setting.command):
+        elif has_number(setting.value) and not (setting.is_option or setting.is_parameter or setting.command):
             others += [setting] if rule or (kind == "all" and _is_like_clip(setting)) else []
             of_clips += [setting] if rule else []
-    for (line, column), text in settings.command_texts(project, path) if kind != "declared" else ():
-        for setting in settings.in_commands(text) if "--" in text or MAY_BE_CLIP.search(text) else ():
-            if _is_like_clip(setting) or _option(setting) in options:
-                yield _named(path, setting._replace(line=line, column=column), why_unknown=COMMAND_LINE)
     values = tuple(leaf for each in others for leaf in inner_values(each.value, each.name))
     if others:
         why = WHY if path.suffix.lower() in SOURCES else NO_FORMAT.replace(GLOB, GLOB.format(file=path.name))
@@ -211,12 +202,20 @@ def _trainer_reader(setting: Setting) -> Read | None:
     return read
 
 
-def _rule_reader(setting: Setting, rule: ClipConfig | None) -> Read | None:
-    is_threshold = is_number(setting.value) and 0 < setting.value <= sys.float_info.max
-    return partial(with_threshold, rule) if rule is not None and (is_threshold or setting.changes) else None
+def _rule_reader(setting: Setting, clips: Sequence[ClipUse]) -> Read | None:
+    """Return the reader of a number, or of a list with the same number for several optimizers."""
+    numbers = setting.value if isinstance(setting.value, list) and setting.value else [setting.value]
+    number = numbers[0] if all(is_number(each) and each == numbers[0] for each in numbers) else None
+    rule = next((rule for use in clips if (rule := use.rule or use.config) is not None), None)
+    if rule is None:
+        return None
+    if number is not None and all(each.is_off_at(number) for each in clips):
+        return lambda value: ClipConfig(rule="none")
+    is_threshold = number is not None and 0 < number <= sys.float_info.max
+    return (lambda value: with_threshold(rule, number)) if is_threshold or setting.changes else None
 
 
-def _rule(
+def _clips_of(
     project: Project,
     setting: Setting,
     clips: Sequence[ClipUse],
@@ -224,8 +223,8 @@ def _rule(
     sources: Sequence[Path],
     *,
     replaces: bool,
-) -> ClipConfig | None:
-    """Return the rule of the clips that read a setting, or None if they are unknown or their rules differ.
+) -> Sequence[ClipUse]:
+    """Return the clips that read a setting, or nothing if they are unknown or their rules differ.
 
     replaces: Whether code sets an attribute that a clip near it reads.
     """
@@ -233,29 +232,22 @@ def _rule(
     is_named = not is_code and MAY_BE_CLIP.search(setting.name) is not None
     is_like_clip = _is_like_clip(setting)
     if not (is_like_clip or is_named or setting.is_option or replaces or setting.command):
-        return None
+        return []
     readers = _readers(project, setting, clips, near, sources)
-    found = [use.rule or use.config for use in readers if is_like_clip or use.path in near]
-    placeholders = (with_threshold(rule, 1.0) for rule in found if rule is not None)
-    rules = {rule.dumps("json"): rule for rule in placeholders}
-    return next(iter(rules.values())) if len(rules) == 1 else None
+    found = [use for use in readers if is_like_clip or use.path in near]
+    rules = [use.rule or use.config for use in found]
+    return found if len({with_threshold(rule, 1.0).dumps("json") for rule in rules if rule is not None}) == 1 else []
 
 
 def _of_command(path: Path, setting: Setting, options: Set[str]) -> ClipUse | None:
     """Return a clip of unknown effect for an option that a clip of another script reads, or that is named like one."""
     name = ".".join(setting.path)
-    if is_number(setting.value) and name.replace("-", "_").replace(".", "_") in options:
+    if is_number(setting.value) and plain(name.replace(".", "_")) in options:
         return _named(path, setting, why_unknown=OF_A_SCRIPT, is_setting=True, option=setting.name)
-    if MAY_BE_CLIP.search(name) and (_is_like_clip(setting) or _sets_rule(setting)):
+    if MAY_BE_CLIP.search(name) and _is_like_clip(setting):
         numbers = (NamedValue(name, setting.value),) if is_number(setting.value) else ()
         return _named(path, setting, why_unknown=UNKNOWN_READER, values=numbers)
     return None
-
-
-def _sets_rule(setting: Setting) -> bool:
-    """Return whether an option such as --clip-mode sets the rule of a clip, and not its threshold."""
-    value = setting.value if isinstance(setting.value, str) else ""
-    return MODE.fullmatch(setting.name) is not None and (value.lower() in MODES or bool(setting.code))
 
 
 def _named(path: Path, setting: Setting, **fields: Any) -> ClipUse:
@@ -281,8 +273,8 @@ def _readers(
     project: Project, setting: Setting, clips: Sequence[ClipUse], near: Sequence[Path], sources: Sequence[Path]
 ) -> Sequence[ClipUse]:
     """Return the clips that read a setting: those of the script of its command, those near it, or else all."""
-    name = _option(setting)
-    readers = [use for use in clips if name in (use.attribute, use.option if setting.command else "")]
+    name = plain(setting.name)
+    readers = [use for use in clips if name in (plain(use.attribute), plain(use.option) if setting.command else "")]
     if "--deepspeed" in setting.command:  # the settings of DeepSpeed decide what a trainer does
         return []
     if setting.command and (script := _script_of(setting)):
@@ -297,6 +289,11 @@ def _reads(use: ClipUse, path: Path, setting: Setting) -> bool:
     if not setting.is_assigned or len(setting.path) < 2 or (setting.path[0] == "self" and use.path != path):
         return False
     return re.search(rf"(?<![\w.]){re.escape('.'.join(setting.path))}(?!\w)", use.code) is not None
+
+
+def plain(name: str) -> str:
+    """Return a name as all its spellings, such as `CLIP_GRAD`, `clip-grad` and `_clip_grad`."""
+    return name.replace("-", "_").strip("_").lower()
 
 
 def _option(setting: Setting) -> str:
@@ -322,3 +319,76 @@ def name_of(module: Module, node: ast.expr) -> str:
             case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
                 return name
     return ""
+
+
+def compared(uses: Sequence[ClipUse], config: ClipConfig, root: Path) -> list[ClipUse]:
+    """Leave out what is unknown only without the declared keys, and compare a clip by its rule if the check compares
+    all settings that the clip reads."""
+    names: dict[Path, set[str]] = {}
+    for use in uses:
+        if use.is_declared:
+            names.setdefault(use.path, set()).add(use.attribute)
+    kept = [use for use in uses if use.is_declared or not _is_declared(use, names.get(use.path, set()))]
+    settings = [use for use in kept if use.is_declared or (use.is_setting and not use.option)]
+    unknown = [use for use in kept if use.values and not use.package and use.config is None]
+    return [_by_its_rule(use, settings, unknown, config, root) for use in kept]
+
+
+def _is_declared(use: ClipUse, names: Set[str]) -> bool:
+    """Return whether a trainer's file, or a file of unknown kind, has no other clip keys than `names`."""
+    own = {each.name.rpartition(".")[2].replace("-", "_") for each in use.values if is_number(each.value)}
+    own = own or ({use.attribute} if use.attribute else set())
+    is_of_trainer = use.format != "" and use.config is None and own != set() and own <= names
+    return is_of_trainer or (use.clip == "file" and names != set())
+
+
+def _by_its_rule(
+    use: ClipUse, settings: Sequence[ClipUse], unknown: Sequence[ClipUse], config: ClipConfig, root: Path
+) -> ClipUse:
+    """If the check compares all settings that a clip reads, take their threshold for right in the clip itself."""
+    rule, names = use.rule_of_any_threshold, {plain(name) for name in (use.attribute, use.option) if name}
+    if rule is None or any(
+        plain(each.name) in names and patterns.is_near(of.path, use.path, root) for of in unknown for each in of.values
+    ):
+        return use
+    if not any(plain(each.attribute) in names and patterns.is_near(each.path, use.path, root) for each in settings):
+        return use
+    return replace(use, config=with_threshold(rule, config.threshold), why_unknown="")
+
+
+# -- a key that a command declares
+
+
+def imported(path: Path, key: str, rule: str, off: Sequence[str], family: str | None) -> ClipConfig:
+    """Return the clip of a key in a file, for `config import --key`.
+
+    Args:
+        path: A file that an entry of `check.key` can name.
+        key: The last names of the key, joined by dots.
+        rule: The rule by which the user's code clips.
+        off: The values with which the code does not clip.
+        family: The family of the framework's function that the code calls.
+    """
+    declared = {"path": "**", "key": key, "rule": rule, "off": list(map(_number, off)), "family": family}
+    config = ClipConfig(rule="none", check={"key": [declared]})
+    atomic_files.read_bytes(path)  # raises if the file cannot be read
+    entries = Entries(path, config.check or CheckRules())
+    project = Project([path.resolve()], cache(notebooks.python_source))
+    uses = list(named(Readers(project, config, entries, (), ()), path.resolve(), set(), "declared"))
+    if not uses:
+        raise ConfigError(f"{path}: no key ends with {key}. Correct --key. It has the last names of the key.")
+    for use in uses:
+        if use.config is None:
+            raise ConfigError(f"{path}, line {use.line}, {use.clip}: {use.why_unknown}")
+        if use.config.meaning != uses[0].config.meaning:  # type: ignore[union-attr]
+            places = ", ".join(f"{each.clip} (line {each.line})" for each in uses)
+            raise ConfigError(f"{path}: several keys end with {key}: {places}. Add the names of outer tables to --key.")
+    notes = [f"Read from {uses[0].clip} (line {uses[0].line}), as --key declares."]
+    own: dict[str, Any] = uses[0].config.data()  # type: ignore[union-attr]
+    return ClipConfig(**own, provenance={"format": "key", "file": path.name, "notes": notes})
+
+
+def _number(text: str) -> float | str:
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text

@@ -27,12 +27,6 @@ UNIFIED_CLIP = "unified_clip"
 
 NEAREST = "Or export with the trainer's family and eps: pass --nearest, or nearest=True in Python."
 
-WITHOUT_FORMAT = (
-    "easyr1", "funasr", "joeynmt", "litgpt", "mindformers", "olmo", "paddlespeech", "parallel_wavegan", "rllib",
-    "wenet",
-)  # fmt: skip
-"""Trainers that users may ask for by the name of a format, although there is none."""
-
 Candidate = tuple[Format | None, Document]
 """The format is None for a clip configuration of unified_clip."""
 
@@ -143,12 +137,10 @@ def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tu
 
 def parse_name(text: str) -> tuple[str, Version | None]:
     name, at, version = text.partition("@")
-    if name in WITHOUT_FORMAT:
-        problem = f"unified_clip has no format for files of {name}."
-        advice = "Pass the file's key to unified-clip config import --key, or declare the key by an entry of check.key."
-        raise ConfigError(f"{problem} {advice}", "UC103")
     if name != UNIFIED_CLIP and name not in FORMATS:
-        raise ConfigError(f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}.", "UC103")
+        problem = f"{name!r} is not a format. Pass one of {', '.join(FORMATS)} and {UNIFIED_CLIP}."
+        advice = "For another trainer, pass the file's key by --key, or add an entry of check.key."
+        raise ConfigError(f"{problem} {advice}", "UC103")
     return name, parse_version(version) if at else None
 
 
