@@ -178,42 +178,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("value", "max_norm", "finding"),
-    [
-        ('"auto"', 1.0, ""),
-        ('"auto"', 0.5, "train.py:2:65 drift"),
-        ("1.0", 1.0, ""),
-        ("0.5", 1.0, "ds.json:1:1 drift"),
-        (None, 1.0, "ds.json:1:1 unknown"),
-    ],
-)
-@pytest.mark.parametrize("place", [".", "jobs"])
-def test_deepspeed_under_hugging_face(
-    value: str | None, max_norm: float, finding: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("llm/ds_config.json", "speech/train.py"):
-        (folder / name).unlink()
-    (folder / place).mkdir(exist_ok=True)
-    clip = f', "gradient_clipping": {value}' if value else ""
-    (folder / "ds.json").write_text(
-        f'{{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {{"stage": 2}}{clip}}}'
-    )
-    source = f'args = TrainingArguments(output_dir="out", deepspeed="ds.json", max_grad_norm={max_norm})'
-    (folder / place / "train.py").write_text(f"from transformers import TrainingArguments\n{source}\n")
-    status = cli.main(["config", "check", "clip.toml", "."])
-    printed = capsys.readouterr().out
-    assert status == int(bool(finding))
-    assert f"{finding.replace('train', f'{place}/train').removeprefix('./')} " in printed
-    assert ("ds.json sets no clip" in printed) == (value == '"auto"')
-    (folder / "clip.toml").write_text(f'{FILES["clip.toml"]}[check]\nrequire = ["ds.json"]\n')
-    cli.main(["config", "check", "clip.toml", "."])
-    assert ('missing check.require "ds.json"' in capsys.readouterr().out) == (value == '"auto"')
-    (folder / "ds.json").unlink()
-    assert cli.main(["config", "check", "clip.toml", place]) == 1
-    assert "unknown transformers.TrainingArguments" in capsys.readouterr().out
-
-
 def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
     (table,) = re.findall(r"```toml\n(\[check.formats\].*?)```", PAGE, re.DOTALL)
     clip = folder / "clip.toml"
@@ -272,18 +236,3 @@ def test_the_job_for_gitlab_writes_a_code_quality_report(folder: Path, capsys: p
     assert cli.main(command[1:]) == 1
     moved = json.loads((folder / "clip.json").read_text())
     assert [issue["fingerprint"] for issue in moved] == [issue["fingerprint"] for issue in issues], "only a line moved"
-
-
-def test_the_entry_for_a_key_of_own_code_compares_its_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    part = PAGE.partition("### A key that only your own code reads")[2]
-    (text, entry) = re.findall(r"```(?:yaml|toml)\n(.*?)```", part, re.DOTALL)[:2]
-    (tmp_path / "clip.toml").write_text(FILES["clip.toml"] + entry)
-    source = tmp_path / tomllib.loads(entry)["check"]["key"][0]["path"].replace("**", "train.yaml")
-    source.parent.mkdir(parents=True)
-    for changed, status in ((text, 0), (text.replace("1.0", "9.0"), 1), (text.replace("1.0", "0"), 1)):
-        source.write_text(changed)
-        assert cli.main(["config", "check", "clip.toml", "."]) == status
-    assert "rule: none; wanted: global_norm" in capsys.readouterr().out

@@ -22,27 +22,6 @@ table = module_from_spec(SPEC)
 SPEC.loader.exec_module(table)
 
 
-def test_the_tables_are_those_of_the_generator() -> None:
-    assert table.main(["--check", "--document", str(PAGE)]) == 0
-
-
-def test_a_stale_table_is_reported_and_rewritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "formats.md"
-    text = PAGE.read_text(encoding="utf-8")
-    page.write_text(text.replace("| PaddleDetection | YAML |", "| PaddleDetection | JSON |"), encoding="utf-8")
-    assert table.main(["--check", "--document", str(page)]) == 1
-    assert "formats.md is stale; run python tools/formats_table.py" in capsys.readouterr().err
-    assert table.main(["--document", str(page)]) == 0
-    assert page.read_text(encoding="utf-8") == text
-
-
-def test_a_page_without_a_place_for_a_table_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "formats.md"
-    page.write_text(PAGE.read_text(encoding="utf-8").replace("<!-- end of files -->", ""), encoding="utf-8")
-    assert table.main(["--document", str(page)]) == 2
-    assert "formats.md has no place for a table: <!-- files:" in capsys.readouterr().err
-
-
 def test_the_table_of_keys_has_a_row_for_every_format_that_facts_describe() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("\n## Every key\n")[2].partition("\n## ")[0]
     own = {"keras", "optax", "paddle"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 from unified_clip._kit.workers import CPU_ONLY
 from unified_clip.compare import recordings
 from unified_clip.compare.recordings import RecordingComparison
-from unified_clip.recording import runs
 
 pytestmark = pytest.mark.nightly
 """The old releases have hundreds of megabytes."""
@@ -107,101 +105,6 @@ def test_each_mistake_is_named(old_run: Path, mistake: str, tmp_path: Path) -> N
     assert [each.kind for each in found.findings] == [cause]
 
 
-TRAIN = {
-    "tensorflow-1.15.5": """
-import numpy as np, tensorflow as tf
-data = np.load("data.npz")
-x, y = (tf.placeholder(tf.float32, [None, size]) for size in (6, 3))
-weights = [tf.get_variable(name, initializer=data[name]) for name in ("w1", "b1", "w2", "b2")]
-w1, b1, w2, b2 = weights
-loss = tf.reduce_mean((tf.tanh(x @ w1 + b1) @ w2 + b2 - y) ** 2)
-step = tf.train.get_or_create_global_step()
-optimizer = tf.train.MomentumOptimizer(tf.train.exponential_decay(0.1, step, 2, 0.5, True), 0.9)
-clipped, _ = tf.clip_by_global_norm(tf.gradients(loss, weights), 0.5)
-train = optimizer.apply_gradients(zip(clipped, weights), global_step=step)
-with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    for batch in range(6):
-        session.run(train, {x: data["x"][batch], y: data["y"][batch]})
-""",
-    "paddle-1.8.5": """
-import numpy as np, paddle.fluid as fluid
-data = np.load("data.npz")
-init = {name: fluid.initializer.NumpyArrayInitializer(data[name]) for name in ("w1", "b1", "w2", "b2")}
-with fluid.dygraph.guard():
-    first = fluid.dygraph.Linear(6, 8, act="tanh", param_attr=init["w1"], bias_attr=init["b1"])
-    second = fluid.dygraph.Linear(8, 3, param_attr=init["w2"], bias_attr=init["b2"])
-    parameters = first.parameters() + second.parameters()
-    rate = fluid.dygraph.ExponentialDecay(0.1, 2, 0.5, staircase=True)
-    clip = fluid.clip.GradientClipByGlobalNorm(0.5)
-    optimizer = fluid.optimizer.Momentum(rate, 0.9, parameter_list=parameters, grad_clip=clip)
-    for batch in range(6):
-        x, y = (fluid.dygraph.to_variable(data[name][batch]) for name in "xy")
-        loss = fluid.layers.reduce_mean(fluid.layers.square(second(first(x)) - y))
-        loss.backward()
-        optimizer.minimize(loss)
-        optimizer.clear_gradients()
-""",
-    "paddle-2.6.2": """
-import numpy as np, paddle
-data = np.load("data.npz")
-init = {name: paddle.nn.initializer.Assign(data[name]) for name in ("w1", "b1", "w2", "b2")}
-model = paddle.nn.Sequential(
-    paddle.nn.Linear(6, 8, init["w1"], init["b1"]), paddle.nn.Tanh(), paddle.nn.Linear(8, 3, init["w2"], init["b2"])
-)
-rate = paddle.optimizer.lr.StepDecay(0.1, 2, 0.5)
-clip = paddle.nn.ClipGradByGlobalNorm(0.5)
-optimizer = paddle.optimizer.Momentum(rate, 0.9, model.parameters(), weight_decay=0.3, grad_clip=clip)
-for batch in range(6):
-    x, y = (paddle.to_tensor(data[name][batch]) for name in "xy")
-    (model(x) - y).square().mean().backward()
-    optimizer.step()
-    optimizer.clear_grad()
-    rate.step()
-""",
-    "paddle-1.8.5 static": """
-import numpy as np, paddle.fluid as fluid
-data = np.load("data.npz")
-init = {name: fluid.initializer.NumpyArrayInitializer(data[name]) for name in ("w1", "b1", "w2", "b2")}
-x, y = fluid.data("x", [None, 6]), fluid.data("y", [None, 3])
-hidden = fluid.layers.fc(x, 8, act="tanh", param_attr=init["w1"], bias_attr=init["b1"])
-out = fluid.layers.fc(hidden, 3, param_attr=init["w2"], bias_attr=init["b2"])
-loss = fluid.layers.reduce_mean(fluid.layers.square(out - y))
-rate = fluid.layers.exponential_decay(0.1, 2, 0.5, staircase=True)
-fluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm(0.5))
-fluid.optimizer.Momentum(rate, 0.9, regularization=fluid.regularizer.L2Decay(0.3)).minimize(loss)
-executor = fluid.Executor(fluid.CPUPlace())
-executor.run(fluid.default_startup_program())
-for batch in range(6):
-    executor.run(feed={name: data[name][batch] for name in "xy"})
-""",
-}
-
-PORT = """
-import numpy as np, torch
-CLIP = None
-data = np.load("data.npz")
-model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
-with torch.no_grad():
-    for parameter, name in zip(model.parameters(), ("w1", "b1", "w2", "b2")):
-        parameter.copy_(torch.from_numpy(data[name].T))
-optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
-schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-for batch in range(6):
-    x, y = (torch.from_numpy(data[name][batch]) for name in "xy")
-    optimizer.zero_grad()
-    ((model(x) - y) ** 2).mean().backward()
-    if CLIP is not None:
-        CLIP.clip_(model.parameters())
-    else:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    optimizer.step()
-    schedule.step()
-"""
-
-WITHOUT_EPS = "import unified_clip.torch as uc; CLIP = uc.GradientClipByGlobalNorm(0.5)"
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     import numpy as np
@@ -210,27 +113,6 @@ def folder(tmp_path: Path) -> Path:
     shapes = {"w1": (6, 8), "b1": (8,), "w2": (8, 3), "b2": (3,), "x": (6, 16, 6), "y": (6, 16, 3)}
     np.savez(tmp_path / "data.npz", **{name: random.normal(size=each).astype("f4") for name, each in shapes.items()})
     return tmp_path
-
-
-@pytest.mark.parametrize("name", [*ENVIRONMENTS, "paddle-1.8.5 static"])
-def test_a_training_of_an_old_release_has_the_recipe_of_its_port(folder: Path, name: str) -> None:
-    is_torch = name not in TRAIN
-    old, new = folder / "before.py", folder / "after.py"
-    old.write_text(TRAIN.get(name, PORT), encoding="utf-8")
-    port = PORT.replace("0.1, 0.9)", "0.1, 0.9, weight_decay=0.3)") if "0.3" in TRAIN.get(name, "") else PORT
-    new.write_text(port if is_torch else port.replace("CLIP = None", WITHOUT_EPS), encoding="utf-8")
-    files = (
-        _record(_old_python(name.split()[0]), old, folder / "old.jsonl"),
-        _record(sys.executable, new, folder / "new.jsonl"),
-    )
-    found = _compared(*files)
-    assert (list(found.findings), found.recipes.steps) == ([], 6)
-    run = runs.read(files[0])
-    steps = run.optimizer_steps
-    norms = [math.hypot(*(tensor.norm for tensor in step.tensors.values())) for step in steps]
-    assert norms == pytest.approx([min(line.norm, 0.5) for line in run.lines], rel=1e-5)  # type: ignore[arg-type]
-    assert [round(float(step.settings["lr"]), 6) for step in steps] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]  # type: ignore[arg-type]
-    assert all(len(step.losses) == 1 and len(step.tensors) == 4 for step in steps)
 
 
 SCRIPTS = sorted((ROOT / "tests" / "data" / "old_environments").glob("*.py"))

@@ -161,23 +161,6 @@ def test_momentum_with_the_code_of_the_page_follows_a_schedule_as_in_keras(folde
     assert "keeps earlier learning rates" in texts(wrong)
 
 
-@pytest.mark.nightly
-def test_rounded_betas_show_in_float64_that_nothing_else_differs(folder: Path) -> None:
-    if find_spec("keras") is None:
-        pytest.skip("Keras is not installed")
-    distances = []
-    for name, betas in (("exact", (0.9, 0.999)), ("rounded", tuple(float(np.float32(beta)) for beta in (0.9, 0.999)))):
-        optimizer = f"Adam(0.01, beta_1={betas[0]!r}, beta_2={betas[1]!r}"
-        keras = KERAS.format(dtype="float64", optimizer=optimizer, clip=0.5)
-        adam = f"torch.optim.Adam(model.parameters(), lr=0.01, betas={betas!r})"
-        torch = port(adam, step=KERAS_ADAM.replace("0.999", repr(betas[1])) + STEP, dtype="float64")
-        record(folder, **{f"keras_{name}": keras})
-        record(folder, **{f"torch_{name}": torch})
-        distances.append(compared(folder, f"keras_{name}", f"torch_{name}").largest * 2.0**-24)
-    assert 1e-10 < distances[0] < 1e-4
-    assert distances[1] < 1e-12
-
-
 def test_the_class_without_bias_correction_has_the_updates_of_bert(folder: Path) -> None:
     if find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed")

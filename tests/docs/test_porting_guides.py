@@ -9,28 +9,21 @@ from __future__ import annotations
 
 import functools
 import json
-import math
-import os
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from support.port import pages as pages
 from support.port.pages import FILES, GUIDES, PAIRS, PORT, PORTING, SHOWN, SILENT, TOLERANT, VERIFY, WRONG
 
-from unified_clip._kit.workers import CPU_ONLY
 from unified_clip.recording import rounding
 from unified_clip.tensors.files import formats
 
 STEPS = 10
-EXACT = 1
-"""The number of steps in which all sums are exact in any order."""
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
@@ -50,19 +43,6 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Proof]:
     def run(guide: str) -> Proof:
         out = tmp_path_factory.mktemp(guide)
         return Proof(*pages.run_command(VERIFY.format(guide=guide) + TOLERANT, "--out", str(out)), out)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def report() -> Callable[[str], dict[str, Any]]:
-    """The report of `verify` without a tolerance, as JSON."""
-
-    @functools.cache
-    def run(guide: str) -> dict[str, Any]:
-        _, output = pages.run_command(VERIFY.format(guide=guide), "--format", "json")
-        parsed: dict[str, Any] = json.loads(output)
-        return parsed
 
     return run
 
@@ -169,38 +149,6 @@ def gradients(out: Path, side: str) -> Iterator[Bits]:
         yield sorted(np.sort(tensor.array, axis=None).tobytes() for tensor in stored.values())
 
 
-def clips(calls: list[dict[str, Any]]) -> list[tuple[float, float]]:
-    """Return the norm and the coefficient of each clip of a step, independent of their order."""
-    (call,) = calls
-    return sorted(zip(np.atleast_1d(call["norm"]), np.atleast_1d(call["coef"]), strict=True))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("guide", GUIDES)
-def test_clip_events_are_identical_if_the_gradients_are(
-    guide: str, proof: Callable[[str], Proof], report: Callable[[str], dict[str, Any]]
-) -> None:
-    out, steps = proof(guide).out, report(guide)["steps"]
-    alike = [old == new for old, new in zip(gradients(out, "old"), gradients(out, "new"), strict=True)]
-    assert len(steps) == len(alike) == STEPS
-    assert all(alike[:EXACT])
-    for step in steps[: alike.index(False) if False in alike else STEPS]:
-        assert clips(step["old"]) == clips(step["new"])
-
-
-ROUNDS_TWICE = "keras"
-"""The guide whose old code rounds each clipped gradient twice, so equal gradients differ after the clip."""
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("guide", GUIDES)
-def test_the_first_difference_is_rounding(guide: str, report: Callable[[str], dict[str, Any]]) -> None:
-    findings = report(guide)["findings"]
-    first = EXACT if guide == ROUNDS_TWICE else EXACT + 1
-    assert [finding["mistake"] for finding in findings] in ([], ["rounding"])
-    assert all(finding["step"] >= first for finding in findings)
-
-
 @pytest.mark.nightly
 def test_the_overview_shows_the_cause_without_a_tolerance() -> None:
     _, output = pages.run_command(VERIFY.format(guide=SHOWN))
@@ -208,13 +156,6 @@ def test_the_overview_shows_the_cause_without_a_tolerance() -> None:
     why, remedy, where = shown.splitlines()
     assert {why, remedy} <= {*printed.splitlines()}
     assert where.partition("At step")[0] in printed
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("guide", GUIDES)
-def test_some_steps_clip_and_some_do_not(guide: str, report: Callable[[str], dict[str, Any]]) -> None:
-    clipped = [min(coef for _, coef in clips(step["new"])) < 1 for step in report(guide)["steps"]]
-    assert 2 <= clipped.count(True) <= STEPS - 2
 
 
 # -- wrong ports
@@ -241,31 +182,6 @@ def test_a_wrong_port_is_named_as_on_the_page(guide: str, tmp_path: Path) -> Non
 
 # -- set_gradient_clip
 
-TRAIN = """
-import importlib.util, sys
-import numpy as np
-
-weights, arrays = (dict(np.load(f"{sys.argv[1]}/{name}.npz")) for name in ("weights", "batches"))
-batches = [dict(zip(arrays, values)) for values in zip(*arrays.values())]
-for path in sys.argv[2:]:
-    spec = importlib.util.spec_from_file_location("program", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for step, (parameters, _) in enumerate(module.step(weights, batches)):
-        np.savez(f"{path}.{step}.npz", **parameters)
-"""
-
-
-def trained(tmp_path: Path, sources: dict[str, str]) -> dict[str, list[dict[str, np.ndarray[Any, Any]]]]:
-    paths = {name: tmp_path / f"{name}.py" for name in sources}
-    for name, path in paths.items():
-        path.write_text(sources[name], encoding="utf-8")
-    environment = os.environ | CPU_ONLY | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", "-c", TRAIN, str(PORTING), *map(str, paths.values())]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return {name: [dict(np.load(f"{path}.{step}.npz")) for step in range(STEPS)] for name, path in paths.items()}
-
 
 @pytest.mark.nightly
 def test_paddle_ignores_set_gradient_clip_and_verify_reports_it(tmp_path: Path) -> None:
@@ -276,26 +192,3 @@ def test_paddle_ignores_set_gradient_clip_and_verify_reports_it(tmp_path: Path) 
         2,
         f"unified-clip: error UC603: The recording of {path}:step",
     )
-
-
-@pytest.mark.nightly
-def test_the_drop_in_clips_unlike_set_gradient_clip_of_paddle(tmp_path: Path) -> None:
-    path = pages.write_silent_program(tmp_path)
-    ignored = path.read_text(encoding="utf-8")
-    _, port = pages.silent_commands(path)
-    status, difference = pages.run_command(port)
-    assert (status, pages.hunk(difference)) == (0, pages.blocks_of("paddle_static", SILENT, "diff")[1])
-    pages.run_command(f"unified-clip port {path} --to drop-in --write --force")
-    sources = {
-        "before": pages.source("paddle_static", "before.py"),
-        "ignored": ignored,
-        "dropped_in": path.read_text(encoding="utf-8"),
-    }
-    parameters = trained(tmp_path, sources)
-
-    def distances(name: str) -> list[float]:
-        pairs = zip(parameters["before"], parameters[name], strict=True)
-        return [max(float(np.abs(a[key] - b[key]).max()) for key in a) for a, b in pairs]
-
-    assert all(distance > 0.01 for distance in distances("ignored"))
-    assert all(distance <= math.ldexp(STEPS, -23) for distance in distances("dropped_in"))

@@ -168,21 +168,6 @@ def test_a_page_of_a_function_has_its_deviations_and_the_lines_that_replace_it(s
     assert "| `tf.clip_by_global_norm`, `tf.clip_by_norm`, " in text
 
 
-def test_closest_functions_differ_for_an_infinite_norm() -> None:
-    """Measured: tf.clip_by_global_norm makes [inf, 1], [2] NaN, and optax.clip_by_global_norm [NaN, 0], [0]."""
-    sentence = (
-        "If the norm is infinite, `optax.clip_by_global_norm` makes finite gradients 0, and `tf.clip_by_global_norm` "
-        "makes them NaN."
-    )
-    pages = functions.pages()
-    assert sentence in pages["functions/tf.clip_by_global_norm.md"]
-    assert sentence in pages["functions/optax.clip_by_global_norm.md"]
-    warned = [name for name, page in pages.items() if "` follows `" in page.partition("## Closest")[0]]
-    assert warned == ["functions/optax.clip_by_global_norm.md"], "the only replacement with another rule"
-    assert sentence in pages[warned[0]].partition("## Closest")[0]
-    assert "infinite" not in pages["functions/paddle.nn.ClipGradByNorm.md"].partition("## Measured")[0]
-
-
 def test_every_library_has_a_row(site: Path) -> None:
     text = (site / "libraries.md").read_text(encoding="utf-8")
     assert all(
@@ -194,13 +179,6 @@ def test_every_library_has_a_row(site: Path) -> None:
     assert "| DeepSpeed |  | `deepspeed` | yes |  |" in text
     assert "| Transformers | [yes](integrations/transformers.md) | `hf` | yes | yes |" in text
     assert all(f"`{name}`" in text for name in FORMATS)
-
-
-def test_the_page_of_the_notebook_shows_code_and_output(site: Path) -> None:
-    text = (site / "notebook.md").read_text(encoding="utf-8")
-    assert "```python\nfrom unified_clip.compare.recordings import compare\n" in text
-    assert "```text\nper tensor for global, from step 1 on: " in text
-    assert "%pip" not in text
 
 
 @pytest.mark.nightly
@@ -217,43 +195,3 @@ def test_a_known_difference_without_a_page_is_an_error(tmp_path: Path, monkeypat
     monkeypatch.setattr(functions, "KNOWN", known)
     with pytest.raises(ValueError, match=r"functions\.toml lacks a function: torch\.nn\.other"):
         functions.pages()
-
-
-FUNCTION = """<div class="doc doc-object doc-function">
-<h2 id="unified_clip.numpy.clip" class="doc doc-heading"></h2>
-<div class="doc-signature highlight"><pre>clip(<span>t</span>, *, p: float = 2, **rest) -&gt; Any</pre></div>
-<span class="doc-section-title">Parameters:</span>
-<li class="doc-section-item field-body"><b><code>t</code></b></li>
-<li class="doc-section-item field-body"><b><code>p</code></b></li>
-<span class="doc-section-title">Raises:</span>
-<span class="doc-section-title">Examples:</span><code>clip(t)</code></div>
-<a href="https://pytorch.org/docs">PyTorch</a> <a href="#unified_clip.numpy.clip">clip</a>
-<a href="other/#one">one</a>"""
-
-
-def checked(folder: Path, page: str) -> list[str]:
-    (folder / "other").mkdir()
-    (folder / "index.html").write_text(page, encoding="utf-8")
-    (folder / "other/index.html").write_text('<h1 id="one">One</h1>', encoding="utf-8")
-    return list(rendered.problems(rendered.read(folder), folder))
-
-
-def test_a_complete_page_has_no_problem(tmp_path: Path) -> None:
-    assert checked(tmp_path, FUNCTION) == []
-
-
-@pytest.mark.parametrize(
-    ("part", "instead", "problem"),
-    [
-        ('<div class="doc-signature highlight">', "<div>", "unified_clip.numpy.clip has no signature"),
-        ("<code>p</code>", "p", "unified_clip.numpy.clip has parameters without a description: p"),
-        ("Raises:", "Returns:", "unified_clip.numpy.clip has no section of errors"),
-        ("<code>clip(t)", "clip(t)", "unified_clip.numpy.clip has no example"),
-        ("https:", "http:", "index.html: the link http://pytorch.org/docs is not an address that begins with https://"),
-        ("#one", "#two", "index.html: the link other/#two leads to no heading"),
-        ("other/#", "another/#", "index.html: the link another/#one leads to no file"),
-    ],
-)
-def test_missing_parts_of_a_rendered_page_are_reported(tmp_path: Path, part: str, instead: str, problem: str) -> None:
-    assert FUNCTION.count(part) == 1
-    assert checked(tmp_path, FUNCTION.replace(part, instead)) == [problem]

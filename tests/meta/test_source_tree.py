@@ -52,12 +52,6 @@ def test_the_clone_warns_that_the_installed_copy_is_faster(clone: Path, site: Pa
     assert printed(clone, site, "import unified_clip.numpy").count("UserWarning") == 1
 
 
-@pytest.mark.parametrize("setting", ["0", ""])
-def test_the_variable_for_numpy_switches_the_warning_off(clone: Path, site: Path, setting: str) -> None:
-    warned = printed(clone, site, "import unified_clip.numpy", UNIFIED_CLIP_NATIVE=setting)
-    assert bool(warned) == (setting == "")
-
-
 def test_no_warning_if_no_installed_copy_is_compiled(clone: Path, site: Path) -> None:
     (site / KERNELS).unlink()
     assert printed(clone, site, "import unified_clip.numpy") == ""

@@ -57,20 +57,6 @@ def test_the_help_of_parity_has_the_time_limit_of_suites(monkeypatch: pytest.Mon
     assert f"(default: `timeout` of the suite, or {schema.TIMEOUT:g})" in COMMANDS["parity"].format_help()
 
 
-def test_the_page_has_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert PAGES.main(["--check", "--docs", str(ROOT / "docs")]) == 0
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    (tmp_path / "cli.md").write_text(text.replace("| 130 |", "| 131 |"), encoding="utf-8")
-    assert PAGES.main(["--check", "--docs", str(tmp_path)]) == 1
-    assert "cli.md is stale; run python tools/command_line.py" in capsys.readouterr().err
-    assert PAGES.main(["--docs", str(tmp_path)]) == 0
-    assert (tmp_path / "cli.md").read_text(encoding="utf-8") == text
-    errors = (tmp_path / "errors.md").read_text(encoding="utf-8")
-    (tmp_path / "errors.md").write_text(errors.replace("**UC205: ", "**UC999: "), encoding="utf-8")
-    assert PAGES.main(["--check", "--docs", str(tmp_path)]) == 1
-    assert "errors.md is stale" in capsys.readouterr().err
-
-
 def test_every_command_that_prints_a_format_calls_it_format() -> None:
     formats = {
         name: action.choices

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-import select
 import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -90,42 +86,6 @@ def test_bash_completes_values(scripts: Path, words: str, expected: set[str]) ->
     assert completed(scripts, words) == expected
 
 
-@needs_bash
-def test_the_tabulator_completes_in_an_interactive_bash(scripts: Path) -> None:
-    environment = {**os.environ, "TERM": "dumb", "PS1": "$ ", "INPUTRC": "/dev/null", "HISTFILE": ""}
-    spawn = "import pty; pty.spawn(['bash', '--norc', '--noprofile', '-i'])"  # with a terminal of its own
-    shell = subprocess.Popen(
-        [sys.executable, "-c", spawn], cwd=scripts, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    )
-    try:
-        read_until(shell, "$ ")
-        write(shell, "source ./bash; PS1='> '\n")
-        read_until(shell, "\n> ")
-        for typed, line in (("unified-clip config exp", "ort "), ("--t", "o "), ("deep", "speed ")):
-            write(shell, typed)
-            read_until(shell, typed)
-            write(shell, "\t")
-            read_until(shell, line)
-    finally:
-        shell.kill()
-        shell.communicate()
-
-
-def write(shell: subprocess.Popen[bytes], keys: str) -> None:
-    assert shell.stdin is not None
-    shell.stdin.write(keys.encode())
-    shell.stdin.flush()
-
-
-def read_until(shell: subprocess.Popen[bytes], text: str, seconds: float = 30) -> None:
-    assert shell.stdout is not None
-    printed, end = "", time.monotonic() + seconds
-    while text not in printed:
-        assert time.monotonic() < end, printed
-        if select.select([shell.stdout], [], [], 0.1)[0]:
-            printed += os.read(shell.stdout.fileno(), 10_000).decode()
-
-
 @pytest.mark.parametrize("shell", sorted(SHELLS))
 def test_the_script_of_a_shell_is_valid(shell: str, scripts: Path) -> None:
     text = (scripts / shell).read_text(encoding="utf-8")
@@ -141,9 +101,3 @@ def test_an_unknown_shell_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit, match="2"):
         cli.main(["completion", "cmd"])
     assert "error UC203: argument SHELL: invalid choice: 'cmd' (choose from 'bash', " in capsys.readouterr().err
-
-
-def test_the_help_names_a_file_for_each_shell() -> None:
-    printed = dict(subcommands(cli._parser()))["completion"].format_help()
-    for shell in SHELLS:
-        assert f"  {shell}:  unified-clip completion {shell} > " in printed

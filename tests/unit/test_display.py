@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-import unicodedata
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from support.parity.cases import suite
 from support.recordings import complete
@@ -18,7 +16,6 @@ from support.recordings import complete
 from unified_clip import cli
 from unified_clip._kit import display
 from unified_clip.parity.workers import run_worker
-from unified_clip.testing import assert_gradients_equal
 
 HOSTILE = "[ab]\x1b[2J\x00\u202e\u2066\x7f\x9b\r\n::error::x"
 SHOWN = r"[ab]\x1b[2J\x00\u202e\u2066\x7f\x9b\r\n::error::x"
@@ -127,37 +124,6 @@ def test_error_messages_have_no_control_characters(tmp_path: Path, capsys: pytes
         err = capsys.readouterr().err
         assert not RAW.search(err), arguments
         assert SHOWN_IN_A_PATH in err, arguments
-
-
-def test_explaining_prints_no_control_characters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    config, other = tmp_path / f"{IN_A_PATH}.toml", tmp_path / "other.toml"
-    group = f"groups = [{{name = {json.dumps(IN_A_PATH)}, include = [{json.dumps(IN_A_PATH)}]}}]\n"
-    config.write_text(f"rule = 'global_norm'\nthreshold = 1.0\n{group}")
-    other.write_text("rule = 'global_norm'\nthreshold = 2.0\n")
-    assert cli.main(["explain", str(config), str(other)]) == 0
-    out = capsys.readouterr().out
-    assert not RAW.search(out)
-    assert f"{SHOWN_IN_A_PATH}.toml" in out
-    assert out.count(SHOWN_IN_A_PATH) > out.count(f"{SHOWN_IN_A_PATH}.toml")
-
-
-def test_an_assertion_in_a_test_has_no_control_characters() -> None:
-    with pytest.raises(AssertionError) as raised:
-        assert_gradients_equal({HOSTILE: np.ones(2)}, {HOSTILE: np.zeros(2)})
-    assert not RAW.search(str(raised.value))
-    assert SHOWN in str(raised.value)
-
-
-def test_no_format_character_without_width_is_left() -> None:
-    """Format characters (Cf) are invisible, but for the marks that span numbers and hieroglyphs, which have a shape."""
-    shaped = {"ARABIC", "SYRIAC", "KAITHI", "EGYPTIAN", "INTERLINEAR"}
-    for code in range(sys.maxunicode + 1):
-        character = chr(code)
-        if unicodedata.category(character) == "Cf" and unicodedata.name(character).split()[0] not in shaped:
-            assert display.safe(character) != character, hex(code)
 
 
 # -- commands to type

@@ -23,7 +23,6 @@ import unified_clip
 from unified_clip import _command, cli
 from unified_clip._command import codes, statuses
 from unified_clip._kit import atomic_files, install
-from unified_clip._kit.coded_error import CodedError
 from unified_clip.errors import ClipWarning
 
 PACKAGE = Path(unified_clip.__file__).parent
@@ -252,39 +251,6 @@ def test_every_exception_has_a_code_or_is_listed_as_internal() -> None:
         coded |= result
         names |= {name.partition(": ")[2] for name in result}
     assert exceptions - coded == {*INTERNAL, *PUBLIC, "_kit/coded_error.py: CodedError"}
-
-
-NOTES = {
-    "_kit/display.py": "complain and print_error",
-    "recorder/guard.py": "a warning in a program that turns warnings into errors",
-    "recorder/process.py": "a warning, if the recorder runs alone",
-    "_command/__init__.py": "interrupted",
-    "_command/parser.py": "the usage line above an error",
-    "check/cli.py": "interrupted; the headline, if the result goes to a file",
-    "cli.py": "interrupted, and the traceback of a bug",
-    "config/cli.py": "notes on the meaning of a configuration",
-    "port/cli.py": "interrupted; what a patch leaves out",
-    "verify/cli.py": "interrupted",
-    "recording/launch/command.py": "notes on what was not recorded",
-    "recording/launch/process.py": "the same, if the file for notes cannot be written",
-}
-"""Modules that write to standard error without print_error, and their texts. These texts are not errors."""
-
-
-def test_only_print_error_prints_errors() -> None:
-    def writes(node: ast.AST) -> bool:
-        if isinstance(node, ast.Attribute):
-            return ast.unparse(node) == "sys.stderr"
-        return isinstance(node, ast.Call) and ast.unparse(node.func) in ("complain", "traceback.print_exc")
-
-    result = {name for name, path in FILES.items() if any(map(writes, syntax.nodes(path)))}
-    workers = {name for name in result if "worker" in name or name.startswith("recording/startup")}
-    assert result - workers == set(NOTES)
-
-
-def test_an_error_class_needs_a_code() -> None:
-    with pytest.raises(AttributeError, match="code"):
-        type("NewError", (CodedError,), {})
 
 
 def test_an_error_of_another_kind_has_its_own_code_also_after_pickling() -> None:

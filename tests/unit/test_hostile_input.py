@@ -131,39 +131,3 @@ def test_the_time_of_every_reader_grows_linearly(name: str, space: str, capsys: 
     seconds(100)  # imports
     small, large = seconds(2_500), seconds(40_000)
     assert large < 64 * max(small, 0.1), "16 times the text takes at most 64 times as long, and not 256 times"
-
-
-POOL = """
-import time
-from unified_clip.port import port_files
-
-if __name__ == "__main__":
-    with port_files._processes() as pool:
-        pool.submit(time.sleep, 600)
-        while not pool._processes:
-            time.sleep(0.01)
-        print(*pool._processes, flush=True)
-        time.sleep(600)
-"""
-
-
-def _runs(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the test finds processes in /proc")
-def test_the_workers_of_a_killed_command_end() -> None:
-    Path("pool.py").write_text(POOL)
-    with subprocess.Popen([sys.executable, "pool.py"], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        workers = [*map(int, parent.stdout.readline().split())]
-        time.sleep(5)  # so that the workers have started
-        parent.kill()
-    assert workers
-    until = time.monotonic() + 30
-    while any(map(_runs, workers)) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not [worker for worker in workers if _runs(worker)]

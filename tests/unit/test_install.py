@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from unified_clip import cli
 from unified_clip._kit import install
 
 ROOT = Path(__file__).parents[2]
@@ -100,23 +99,6 @@ def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatc
 def test_a_package_from_an_index_is_named_without_a_path(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed_from(None, monkeypatch)
     assert install.command("cli") == "pip install 'unified_clip[cli]'"
-
-
-def test_help_names_the_place_of_the_pages(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    address = "https://example.org/unified_clip.git"
-    places = {
-        None: "in the source code of unified_clip",
-        (site / "gone").as_uri(): "in the source code of unified_clip",
-        address: f"in the source code of unified_clip, {address}",
-        site.as_uri(): str(site / "docs"),
-    }
-    (site / "docs").mkdir()
-    for url, place in places.items():
-        installed_from(url, monkeypatch)
-        assert cli.main(["help"]) == 0
-        assert capsys.readouterr().out.endswith(f"\nThe directory docs/, which messages name, is {place}\n")
 
 
 def test_messages_name_pages_and_headings_that_exist() -> None:

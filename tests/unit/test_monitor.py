@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,29 +19,6 @@ def trained(make: Any, steps: int = 4) -> None:
     for step in range(steps):
         clip([np.array([0.5 * (step + 1)])])
         watch(step)
-
-
-@pytest.mark.nightly
-def test_tensorboard_has_every_number_at_its_step(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TensorBoard's own
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        from torch.utils.tensorboard import SummaryWriter
-
-        with SummaryWriter(str(tmp_path)) as writer:
-
-            def log(numbers: dict[str, float], step: int) -> None:
-                for name, value in numbers.items():
-                    writer.add_scalar(name, value, step)
-
-            trained(lambda clip: monitor.Monitor(clip, log, prefix="train/"))
-        result = EventAccumulator(str(tmp_path)).Reload()
-    assert sorted(result.Tags()["scalars"]) == sorted(NAMES)
-    read = {name: [(each.step, round(each.value, 4)) for each in result.Scalars(name)] for name in NAMES}
-    assert read["train/grad_norm"] == [(0, 0.5), (1, 1.0), (2, 1.5), (3, 2.0)]
-    assert read["train/grad_norm_clipped"] == [(0, 0.5), (1, 1.0), (2, 1.0), (3, 1.0)]
-    assert read["train/clip_coef"] == [(0, 1.0), (1, 1.0), (2, 0.6667), (3, 0.5)]
-    assert read["train/clip_rate"] == [(0, 0.0), (1, 0.0), (2, 0.3333), (3, 0.5)]
 
 
 def test_every_third_clip_is_logged_with_all_numbers() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -56,14 +55,6 @@ def test_a_terminal_shows_the_progress_of_long_work(command: str, directory: Pat
     for name in COMMANDS[command]:
         assert name in printed
     assert printed.rindex("\x1b[?25h") > printed.index("\x1b[?25l")  # and shows it again
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("command", [*QUICK, *nightly(*sorted(COMMANDS.keys() - QUICK))])
-def test_elsewhere_nothing_of_it_is_printed(command: str, directory: Path) -> None:
-    ended = subprocess.run([*COMMAND, *command.split()], cwd=directory, capture_output=True, text=True, check=False)
-    assert "\x1b" not in ended.stdout + ended.stderr
-    assert ended.stderr == "" or "error UC203" in ended.stderr
 
 
 def test_a_comparison_reports_its_progress(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,23 +33,6 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     return pytester
 
 
-@pytest.mark.nightly
-def test_the_fixture_compares_the_frameworks_that_the_options_name(inner: pytest.Pytester) -> None:
-    inner.makepyfile(
-        HEAD
-        + """
-    def test_the_same(clip_parity):
-        clip_parity(GRADS, "clip_grad_norm_", max_norm=1.0)
-
-    def test_the_options_of_this_run(clip_parity):
-        assert clip_parity.keywords["frameworks"] == ["torch", "paddle"]
-        assert clip_parity.keywords["missing"] == "fail"
-    """
-    )
-    inner.makeini("[pytest]\nclip_frameworks = numpy")
-    inner.runpytest_subprocess("--clip-frameworks=torch,paddle").assert_outcomes(passed=2)
-
-
 @pytest.mark.parametrize("place", ["option", "file"])
 def test_names_of_frameworks_may_have_spaces(inner: pytest.Pytester, place: str) -> None:
     inner.makepyfile("def test_it(clip_parity): assert clip_parity.keywords['frameworks'] == ['numpy', 'torch']")
@@ -82,29 +65,6 @@ def test_a_failure_shows_the_call_and_what_differs_and_not_what_is_inside(inner:
         ]
     )
     assert "__tracebackhide__" not in result.stdout.str()
-
-
-@pytest.mark.nightly
-def test_interpreters_come_from_the_ini_file_or_the_command_line(inner: pytest.Pytester) -> None:
-    inner.makepyfile(
-        HEAD
-        + """
-    def test_it(clip_parity):
-        clip_parity(GRADS, "clip_grad_norm_", max_norm=1.0)
-    """
-    )
-    inner.makeini("[pytest]\nclip_frameworks = torch\nclip_interpreters =\n    torch = ../elsewhere/python")
-    result = inner.runpytest_subprocess()
-    result.assert_outcomes(failed=1)
-    elsewhere = inner.path / "../elsewhere/python"
-    result.stdout.fnmatch_lines([f"E*torch is missing: {elsewhere} cannot be started: *"])
-    (inner.path / "below").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(inner.path / "below")
-        options = ("--rootdir=..", "-c", "../tox.ini", "..", "--clip-interpreter=torch=here/python", "-rs")
-        result = inner.runpytest_subprocess(*options, "--clip-missing=skip")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines([f"SKIPPED*torch is missing: {inner.path / 'below/here/python'} cannot be started*"])
 
 
 def test_a_run_is_checked(inner: pytest.Pytester) -> None:
@@ -176,13 +136,6 @@ def test_an_interpreter_without_a_framework_is_refused(inner: pytest.Pytester) -
     result = inner.runpytest_subprocess("--clip-interpreter=paddle")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*'paddle' is not FRAMEWORK=PATH. Write, for example, paddle=*"])
-
-
-def test_the_options_are_explained(inner: pytest.Pytester) -> None:
-    result = inner.runpytest_subprocess("--help")
-    lines = result.stdout.str()
-    options = ("--clip-frameworks", "--clip-interpreter", "--clip-missing", "clip_interpreters", "clip_missing")
-    assert [each for each in options if each not in lines] == []
 
 
 @pytest.mark.nightly

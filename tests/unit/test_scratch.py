@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,33 +79,6 @@ def test_the_directory_of_a_living_process_is_kept(living: tuple[subprocess.Pope
         assert (path / "data").exists()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it finds the worker in /proc")
-def test_the_directory_of_a_killed_process_is_kept_while_its_worker_lives(directory: Path) -> None:
-    process, path = started("with a worker")
-    with process:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        scratch.remove_abandoned(str(directory))
-        assert (path / "data").exists()
-        for number in _sleeping(path):
-            os.kill(number, signal.SIGKILL)
-        until = time.monotonic() + 10
-        while path.exists() and time.monotonic() < until:
-            scratch.remove_abandoned(str(directory))
-            time.sleep(0.05)
-        assert not path.exists()
-
-
-def _sleeping(path: Path) -> list[int]:
-    lock = path / scratch.LOCK
-    result = set()
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # a process that starts opens and closes files
-            if descriptor.samefile(lock):
-                result.add(int(descriptor.parts[2]))
-    return [*result - {os.getpid()}]
-
-
 def test_other_directories_are_kept(directory: Path) -> None:
     """A directory without a lock may be in use. A link leads elsewhere. A lock may belong to another program."""
     elsewhere = directory / "elsewhere"
@@ -121,19 +92,6 @@ def test_other_directories_are_kept(directory: Path) -> None:
     before = sorted(directory.iterdir())
     scratch.remove_abandoned(str(directory))
     assert sorted(directory.iterdir()) == before
-
-
-def test_the_directory_of_another_user_is_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    abandoned = directory / "unified_clip_verify_abandoned"
-    abandoned.mkdir()
-    (abandoned / scratch.LOCK).touch()
-    user = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: user + 1)
-    scratch.remove_abandoned(str(directory))
-    assert abandoned.exists()
-    monkeypatch.undo()
-    scratch.remove_abandoned(str(directory))
-    assert not abandoned.exists()
 
 
 def test_a_file_system_without_locks_is_used_without(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

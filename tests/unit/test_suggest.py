@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 import re
@@ -74,16 +73,6 @@ def test_what_configurations_told_is_read() -> None:
     assert suggest_threshold(lasts).threshold == 90.0
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", ["norms.svg", "norms.png"])
-def test_it_is_plotted(tmp_path: Path, name: str) -> None:
-    suggest_threshold(NORMS).plot(tmp_path / name)
-    written = (tmp_path / name).read_bytes()
-    assert written.startswith((b"<?xml", b"\x89PNG"))
-    suggest_threshold(NORMS, 10).plot(tmp_path / name)
-    assert (tmp_path / name).read_bytes() != written
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -132,29 +121,12 @@ def test_a_file_without_the_header_of_a_recording_is_refused(tmp_path: Path, tex
         suggest_threshold(tmp_path / "a.jsonl")
 
 
-def test_a_file_that_is_no_recording_is_told(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{}\nnot json", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a\.jsonl is not a complete recording from unified_clip\.record"):
-        suggest_threshold(tmp_path / "a.jsonl")
-
-
 def test_a_plot_names_the_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in sys.modules if each.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match="Install the extra `bench`: pip install"):
         suggest_threshold(NORMS).plot(tmp_path / "norms.svg")
-
-
-def test_steps_of_optimizers_and_other_processes_are_left_out(tmp_path: Path) -> None:
-    header = {"unified_clip": "1", "schema": 2, "started": "", "processes": [{"rank": 0}, {"rank": 1}]}
-    lines: list[dict[str, object]] = []
-    for step in range(1, 41):
-        lines += [{"step": step, "call": "clip", "norm": float(step), "process": process} for process in (0, 1)]
-        lines.append({"step": step, "optimizer": "SGD", "process": 0})
-    (tmp_path / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (header, *lines)))
-    suggestion = suggest_threshold(tmp_path / "run.jsonl")
-    assert suggestion == suggest_threshold([float(step) for step in range(1, 41)])
 
 
 @pytest.mark.parametrize("rule", [ZClip(), EmaRatio(), Percentile(), Percentile(window=7)])
@@ -171,49 +143,11 @@ def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
     assert f"clips {100 * replay.clipped:.3g} % of {len(norms)} norms, at thresholds from" in str(replay)
 
 
-@pytest.mark.parametrize(
-    ("norms", "scale", "label"),
-    [
-        ([1.0] * 40, "log", "step"),
-        ([1.0, 0.0] * 20, "symlog", "step"),
-        ([0.0] * 40, "linear", "step"),
-        ([1.0] * 40 + [math.nan], "log", "step (not counting NaN and infinite norms)"),
-    ],
-)
-def test_the_plot_shows_small_norms_beside_large_ones(
-    monkeypatch: pytest.MonkeyPatch, norms: list[float], scale: str, label: str
-) -> None:
-    figure = pytest.importorskip("matplotlib.figure").Figure
-    figures: list[Any] = []
-    monkeypatch.setattr(figure, "savefig", lambda self, path, **_: figures.append(self))
-    suggest_threshold(norms).plot("plot.svg")
-    (plot,) = figures
-    assert [axes.get_yscale() for axes in plot.axes] == [scale, scale]
-    assert plot.axes[0].get_xlabel() == label
-
-
 @pytest.mark.parametrize("rule", ["zclip", {"rule": "zclip"}, ZClip, AdaGC(), AGC(), None])
 def test_only_rules_for_the_total_norm_are_replayed(rule: Any) -> None:
     suggested = suggest_threshold([1.0] * 40)
     with pytest.raises(TypeError, match=r"the adaptive rule is .*\. Pass a rule for the total norm, such as ZClip\(\)"):
         suggested.replay(rule)
-
-
-def test_the_plot_has_the_thresholds_of_rules(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    suggested = suggest_threshold([1.0] * 40 + [9.0] + [1.0] * 40)
-    suggested.plot(tmp_path / "plain.svg")
-    suggested.plot(tmp_path / "rules.svg", {"zclip": ZClip(), "ratio": EmaRatio()})
-    plain, rules = ((tmp_path / name).read_text() for name in ("plain.svg", "rules.svg"))
-    assert rules.count("<path") > plain.count("<path")
-    assert "legend" in rules
-    assert "legend" not in plain
-
-
-def test_norms_may_be_numpy_numbers_and_so_may_the_settings() -> None:
-    norms = [np.float32(norm) for norm in range(30)]
-    suggested = suggest_threshold(norms, percentile=np.int64(50), skip=np.int64(0))
-    assert suggested == suggest_threshold([float(norm) for norm in norms], percentile=50)
 
 
 def test_a_file_that_does_not_exist_is_named_with_the_command_that_records_one(tmp_path: Path) -> None:

@@ -40,22 +40,6 @@ def test_it_prints_versions_and_imports_no_framework(tmp_path: Path) -> None:
     assert re.match(r"\d+\.\d+", lines["numpy"])
 
 
-def test_a_package_without_metadata_a_directory_and_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a_directory").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    packages = {"json": ("no-such-package",), "a_directory": (), "no_such_module": (), "numpy": ("numpy",)}
-    monkeypatch.setattr(_versions, "PACKAGES", packages)
-    *_, known, directory, missing, numpy = (line.split(maxsplit=1)[1] for line in _versions.lines())
-    assert known == "installed, in an unknown version"
-    assert directory == missing == "not installed"
-    assert re.match(r"\d+\.\d+", numpy)
-
-
-def test_the_compiled_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_versions, "KERNELS", object())
-    assert "kernels      compiled" in list(_versions.lines())
-
-
 def test_pyproject_requires_the_oldest_supported_releases() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
@@ -85,9 +69,3 @@ def test_only_an_old_release_warns_and_the_warning_names_both(version: str, is_o
         warnings.simplefilter("always")
         _backends.check_release("torch", version)
     assert [version in str(each.message) and OLDEST["torch"] in str(each.message) for each in caught] == [True] * is_old
-
-
-def test_an_old_release_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OLDEST, "numpy", "999")
-    (line,) = (each for each in _versions.lines() if each.startswith("numpy"))
-    assert line.endswith("(older than 999, the oldest supported release)")

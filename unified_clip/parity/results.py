@@ -206,23 +206,6 @@ class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))
         return cast(UnifiedClipResult | NativeResult | None, getattr(self, mode))
 
 
-class OwnPair(ReportModel):
-    """The comparison of two functions of the user with each other, in one case."""
-
-    left: str
-    right: str
-    """`left` and `right` are the frameworks of the two functions."""
-
-    verdict: Literal["equal", "close", "known", "different"]
-    """The verdict on the difference. "known": a function has a known difference from the exact result."""
-
-    size: Real | None
-    """The largest difference between the two functions in the norm or in a gradient, relative to the larger result. The
-    value is null if the numbers cannot be compared."""
-
-    detail: str
-
-
 class CaseResult(ReportModel):
     """The exact result of one case, and the results of every framework."""
 
@@ -241,8 +224,6 @@ class CaseResult(ReportModel):
     """The stages at which unified_clip's host path returned different bits on different frameworks."""
 
     frameworks: dict[str, FrameworkResult]
-    own_pairs: list[OwnPair] = Field(default=[])
-    """The comparisons of the user's functions, one for each pair of frameworks."""
 
     @property
     def natives(self) -> dict[str, NativeResult]:

@@ -17,7 +17,7 @@ from .._kit import atomic_files
 from .._kit.display import counted
 from .._kit.workers import POLL_SECONDS
 from ..tensors.types import Gradient, densify
-from .judge import oracle, own_function_pairs
+from .judge import oracle
 from .judge.judged_result import ExpectedResults, choose_causes, judge_result, worst_elements
 from .judge.oracle import Expected
 from .known import match
@@ -230,10 +230,7 @@ def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[
                 result.reproduce = command(suite.directory, case.name, framework)
         if judged:
             frameworks[framework] = FrameworkResult.model_validate(by_mode)
-    natives = {name: result.native for name, result in frameworks.items() if result.native}
-    outcomes = {name: results[name].by_case[NATIVE, case.name].outcome for name in natives}
     return CaseResult(
-        own_pairs=own_function_pairs.compare(case, natives, outcomes, suite.frameworks),
         name=case.name,
         call=case.call_name,
         gradients=case.gradients_name,

@@ -18,13 +18,12 @@ from hypothesis import example, given
 from hypothesis.strategies import booleans, fixed_dictionaries, floats, integers, just, lists, one_of, sampled_from
 from support import adaptive
 
-from unified_clip import ClipConfig, ConfigError
+from unified_clip import ClipConfig
 from unified_clip._compute.scalars import HOST
 from unified_clip._core.path import DevicePrimitives
 from unified_clip.adaptive import AGC, EmaRatio, Percentile, ZClip
 from unified_clip.adaptive import state as states
 from unified_clip.adaptive.rules import RULES
-from unified_clip.config.explain.compare import compare, explain
 
 MODERATE = [norm if norm < 1e20 or not math.isfinite(norm) else 1e6 for norm in adaptive.NORMS]
 
@@ -112,25 +111,6 @@ def test_adagc_has_the_coefficients_of_the_published_code() -> None:
         results = clip([np.array([norm]) for norm in norms])
         for result, norm, coef in zip(results, norms, expected, strict=True):
             assert math.isclose(result[0] / norm, coef, rel_tol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [ZClip(), EmaRatio(), Percentile(), Percentile(window=3), Percentile(window=3, include_current=False)],
-    ids=str,
-)
-def test_a_step_changes_neither_the_state_before_it_nor_other_steps_from_there(rule: Any) -> None:
-    """A clip that raises an error after its step continues with the state before it."""
-    state = states.initial(rule)
-    for norm in (3.0, 1.0, 2.0, 2.0, 5.0):
-        before = states.to_data(state)
-        other = states.advance(rule, state, HOST, 7.0 * norm)
-        expected = states.advance(rule, states.from_data(rule, before), HOST, norm)
-        threshold, after = states.advance(rule, state, HOST, norm)
-        assert (threshold, states.to_data(after)) == (expected[0], states.to_data(expected[1]))
-        assert states.to_data(other[1]) != states.to_data(after)
-        assert states.to_data(state) == before
-        state = after
 
 
 SHARES, FACTORS, WARM_UPS = floats(0, 1), floats(0.1, 3), integers(1, 12)
@@ -323,31 +303,6 @@ def test_threads_that_share_a_clipper_lose_no_norm() -> None:
         sys.setswitchinterval(switch)
     state = clip.state_dict()
     assert (state["step"], state["adaptive"][""]["state"]["steps"]) == (1200, 1200.0)
-
-
-def test_formats_of_trainers_reject_an_adaptive_threshold() -> None:
-    with pytest.raises(ConfigError, match=r"Cannot export to DeepSpeed: it does not support `adaptive`\."):
-        ClipConfig(**ADAPTIVE).export_to("deepspeed")
-
-
-def test_configurations_with_other_rules_differ() -> None:
-    zclip, same = ClipConfig(**ADAPTIVE), ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "alpha": 0.97})
-    other = ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "alpha": 0.9})
-    assert zclip.meaning == same.meaning
-    assert zclip.meaning != other.meaning
-    assert zclip.meaning != zclip.model_copy(update={"threshold": 1.0}).meaning
-    for kind in ("toml", "yaml", "json"):
-        assert ClipConfig.loads(other.dumps(kind), kind) == other
-
-
-def test_explain_says_that_the_threshold_adapts() -> None:
-    adaptive_config = ClipConfig(rule="global_norm", adaptive={"rule": "ema_ratio"}, threshold=2.0)
-    rule, _, last = explain(adaptive_config, "clip.toml").sentences
-    assert "c = the threshold that EmaRatio(ratio=2.0, alpha=0.97, warmup_steps=25) computes from the" in rule
-    assert "norms of earlier steps, but never more than 2." in rule
-    assert last == "The threshold depends on the norms of earlier steps."
-    same = compare(adaptive_config, ClipConfig(rule="global_norm", threshold=2.0), ["a", "b"])
-    assert not same.same
 
 
 @pytest.mark.parametrize("operation", ["vector", "indices", "floor", "sort", "total", "pack", "unpack"])

@@ -16,9 +16,7 @@ import pytest
 from support.bench import DATA, check_schema
 
 from unified_clip import cli
-from unified_clip._kit.install import command
 from unified_clip.bench import run
-from unified_clip.bench.options import Options
 
 pytestmark = pytest.mark.nightly
 
@@ -91,43 +89,6 @@ def test_a_file_is_measured_with_the_shapes_of_its_tensors(
     assert "--device cuda measures torch only" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"steps": np.arange(9)}, "model.npz: no tensor has a floating-point dtype. Save float32 tensors"),
-        (
-            {"weight": np.zeros((0, 3))},
-            "model.npz: the file has no tensor with elements. Pass a file with the weights of a model.",
-        ),
-        (None, "model.npz: the file is empty. Save the gradients again"),
-    ],
-)
-def test_a_file_without_shapes_is_rejected(
-    content: dict[str, Any] | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "model.npz"
-    np.savez(path, **content) if content else path.touch()
-    assert bench(tmp_path / "out", "--lists", str(path)) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_command_refuses_a_directory_that_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    assert bench(tmp_path / "file") == 2
-    assert "cannot be written" in capsys.readouterr().err
-
-
-def test_the_command_names_the_extra_that_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else object())
-    assert bench(tmp_path) == 2
-    assert f"not installed: matplotlib. Install the extra `bench`: {command('bench')}" in capsys.readouterr().err
-
-
 def without(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     right = run.command
     lines = f"import sys; sys.modules['torch'] = None; from unified_clip.bench import worker; {code}"
@@ -146,15 +107,6 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(
     )
     assert {each["framework"] for each in data["results"]} == {"numpy"}
     assert "torch: the benchmark process ended: signal 6" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize(("device", "visible"), [("cpu", ""), ("cuda", "3")])
-def test_only_the_worker_of_a_gpu_sees_gpus(device: str, visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    code = "import json, os; print(json.dumps({'missing': {'torch': os.environ['CUDA_VISIBLE_DEVICES']}}))"
-    monkeypatch.setattr(run, "command", lambda framework: [sys.executable, "-c", code])
-    data = run.run(Options(frameworks=["torch"], device=device), lambda *_: None)
-    assert (data["missing"], data["failed"]) == ({"torch": visible}, {})
 
 
 def test_a_framework_that_is_not_installed_is_reported(
@@ -208,15 +160,3 @@ def test_ctrl_c_ends_a_run_whose_worker_prints_nothing(tmp_path: Path) -> None:
         cli.INTERRUPTED,
         "unified-clip: interrupted. All processes of the command were ended, and no report was written.\n",
     )
-
-
-def test_an_interrupted_run_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run, "run", interrupt)
-    assert bench(tmp_path) == 130
-    assert "interrupted" in capsys.readouterr().err
-    assert not (tmp_path / "bench.json").exists()

@@ -56,13 +56,6 @@ def test_calls_take_turns_after_warming_up_and_what_prepares_is_not_timed() -> N
     }
 
 
-def test_medians_and_quartiles_are_of_all_repeats_but_the_warm_up() -> None:
-    times = iter([9.0] * WARM_UP + [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
-    row, _ = compared(0, unified=times, native=always(0.012))
-    assert row["ours_ms"] == [2.5, 4.0, 5.5]
-    assert row["ratio"] == [2.2, 3.0, 5.0]  # medians of 12, 6, 4, 3, 2.4, 2 and 12/7
-
-
 @pytest.mark.parametrize(("seconds", "repeats"), [(0, LEAST), (20, 20), (1e9, MOST)])
 def test_a_pair_is_repeated_for_as_long_as_it_may_take(seconds: float, repeats: int) -> None:
     times, _ = compared(seconds, unified=always(0.25), native=always(0.25))  # and twice half a second to prepare
@@ -75,25 +68,6 @@ def test_without_a_native_function_unified_clip_is_measured_alone() -> None:
     assert (times["ours_ms"], times["native_ms"], times["ratio"]) == ([2.0] * 3, None, None)
 
 
-def test_the_machines_limits_are_of_the_memory_given() -> None:
-    given = [np.ones((100, 1000), np.float32), np.ones(900_000, np.uint16), np.ones((), np.float32)]
-    prepared: list[None] = []
-    measured = measure.limits(given, lambda: prepared.append(None), 2, 0.0)
-    assert measured["bytes"] == 2_200_004
-    assert all(0 < low <= high for low, _, high in (measured["read_ms"], measured["read_write_ms"]))
-    assert len(prepared) == 2 * (WARM_UP + LEAST)
-    assert all((array == 1).all() for array in given)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_threads_share_the_memory_to_be_read_evenly(count: int) -> None:
-    given = [np.arange(10), np.arange(0), np.arange(1), np.arange(25)]
-    parts = measure.shares(given, count)
-    lengths = [sum(piece.size for piece in part) for part in parts]
-    assert max(lengths) - min(lengths) <= 1
-    assert np.concatenate([piece for part in parts for piece in part]).tolist() == np.concatenate(given).tolist()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports this value")
 def test_extra_memory_is_what_a_call_takes_and_gives_back() -> None:
     size = 200 << 20
@@ -104,8 +78,3 @@ def test_extra_memory_is_what_a_call_takes_and_gives_back() -> None:
     growth = measure.extra_memory(takes, None)
     assert growth == pytest.approx(size, rel=0.05)
     assert measure.extra_memory(lambda given: None, None) < size // 20  # type: ignore[operator]
-
-
-def test_elsewhere_extra_memory_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert measure.extra_memory(lambda given: None, None) is None

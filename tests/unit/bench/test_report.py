@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from support.bench import DATA, check_schema
 
-from unified_clip.bench import lists, plot, report
+from unified_clip.bench import lists, report
 from unified_clip.bench.options import DTYPES_OF, Options
-from unified_clip.bench.pairs import FRAMEWORKS
 
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[3]
@@ -28,15 +27,6 @@ def test_the_tables_say_what_was_measured() -> None:
     assert rows == [["paddle", "GPT-2", "float32", "paddle.a", "1.0", "-"]]
 
 
-def test_unified_clip_without_its_compiled_kernels_is_reported() -> None:
-    assert report.problems(DATA) == []
-    slow = DATA | {"compiled_kernels": {"paddle": False, "torch": True, "jax": False}}
-    assert report.problems(slow) == [
-        "unified_clip ran without its compiled kernels for paddle, jax. Install unified_clip with a C++ compiler, "
-        "unset UNIFIED_CLIP_NATIVE, and run outside unified_clip's source directory."
-    ]
-
-
 @pytest.mark.parametrize(("load", "is_busy"), [(0.4, False), (2.4, False), (2.6, True)])
 def test_a_busy_machine_is_reported(load: float, is_busy: bool) -> None:
     data = DATA | {"machine": DATA["machine"] | {"cpus": 4, "other_load": load}, "threads": 2}
@@ -44,14 +34,6 @@ def test_a_busy_machine_is_reported(load: float, is_busy: bool) -> None:
     assert len(problems) == is_busy
     assert all(each.startswith("The machine was busy, so the times and ratios are unreliable") for each in problems)
     assert all(f"2 of 4 processors, and other processes had a load average of {load}" in each for each in problems)
-
-
-def test_without_growth_there_is_no_plot_of_growth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "growth.svg").write_text("of an earlier run")
-    report.write(DATA | {"growth": []}, tmp_path)
-    report.show(DATA | {"growth": []}, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.json", "ratios.svg"]
-    assert "bench.json, ratios.svg." in capsys.readouterr().out
 
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
@@ -68,10 +50,6 @@ def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
         assert ElementTree.fromstring(content).tag.endswith("svg")
 
 
-def test_every_framework_has_a_colour() -> None:
-    assert plot.COLOURS.keys() == FRAMEWORKS.keys()
-
-
 def test_the_committed_results_can_be_plotted(tmp_path: Path) -> None:
     data = json.loads((ROOT / "benchmarks/results/bench.json").read_text(encoding="utf-8"))
     assert any(each["what"] == "clipped, in a graph" for each in data["results"])
@@ -79,15 +57,6 @@ def test_the_committed_results_can_be_plotted(tmp_path: Path) -> None:
     drawn = (tmp_path / "ratios.svg").read_text(encoding="utf-8")
     compared = {each["native"] for each in data["results"] if each["ratio"] and each["what"] != "norm alone"}
     assert not {native for native in compared if f"<!-- {native} -->" not in drawn}
-
-
-def test_the_plots_show_the_results(tmp_path: Path) -> None:
-    report.write(DATA, tmp_path)
-    before = {name: (tmp_path / name).read_bytes() for name in ("ratios.svg", "growth.svg")}
-    for key, shown in (("results", "ratios.svg"), ("growth", "growth.svg")):
-        changed = [dict(DATA[key][0], ratio=[1.0, 2.1, 2.5], ours_ms=[1.0, 2.1, 3.0]), *DATA[key][1:]]
-        report.write(DATA | {key: changed}, tmp_path)
-        assert {name for name, content in before.items() if (tmp_path / name).read_bytes() != content} == {shown}
 
 
 def test_the_committed_results_are_whole_and_small() -> None:

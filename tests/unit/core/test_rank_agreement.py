@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.rank_tables import rows_of
 
 from unified_clip._distributed import agreement, copies
-from unified_clip._distributed.agreement import MAX_ROWS, Compared, Outline
+from unified_clip._distributed.agreement import Compared, Outline
 from unified_clip._distributed.groups import gather_objects
 from unified_clip._distributed.owners import Copies
 
@@ -53,14 +53,6 @@ def test_sums_over_ranks_are_0_exactly_if_all_values_are_equal(fields: list[list
     ]
     sums = [sum(column) for column in zip(*map(agreement.summands, outlines), strict=True)]
     assert any(sums) == bool(agreement.differing(outlines)) == any(own != fields[0] for own in fields)
-
-
-def test_a_table_is_short() -> None:
-    compared = [[call({"threshold": str(rank)}, rank, 100)] for rank in range(100)]
-    message = error_of(compared, range(100))
-    assert message is not None
-    assert len(rows_of(message)["threshold"]) == MAX_ROWS
-    assert f"and {100 - MAX_ROWS} more rows" in message
 
 
 @given(st.lists(st.recursive(st.text() | st.integers(), st.lists), min_size=1, max_size=5), st.integers(0, 4))

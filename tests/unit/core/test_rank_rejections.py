@@ -143,13 +143,6 @@ def test_a_rank_that_waits_for_long_logs_the_number_of_its_call(monkeypatch: Any
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_a_forked_process_logs_its_own_waits(monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(waiting, "_WATCH", [threading.Thread()])
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
-    measure_once(slow_group(caplog))
-    assert "in call 1 on this process group" in caplog.text
-
-
 def measure_once(group: Any) -> None:
     with suppress(Exception):  # the group does not sum the numbers
         norm_of(group, [np.ones(2)], 2.0)
@@ -256,3 +249,10 @@ def test_a_norm_that_the_caller_passes_needs_no_other_rank() -> None:
             tensorflow_functions.clip_by_global_norm, framework(backend), [np.ones(2)], -1.0, use_norm=2.0
         )
     assert backend.sent == []
+
+
+def test_a_forked_process_logs_its_own_waits(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(waiting, "_WATCH", [threading.Thread()])
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    measure_once(slow_group(caplog))
+    assert "in call 1 on this process group" in caplog.text

@@ -88,7 +88,3 @@ def test_a_gradient_of_nan_is_an_error() -> None:
 
 def test_an_order_of_the_gradients_that_differs_between_ranks_is_no_error() -> None:
     assert errors_of([["a", "b", "a"], ["b", "a", "a"]])[0] == {""}
-
-
-def test_gradients_with_the_same_name_are_numbered() -> None:
-    assert errors_of([["a", "a"], ["a", "a", "a"]])[0].pop().startswith(f"{FIRST} 2. ")

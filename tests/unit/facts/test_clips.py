@@ -41,15 +41,6 @@ def test_a_row_with_a_mistake_is_rejected_with_its_place(row: type, values: dict
         list(clips._rows("a.toml", "rows", row, [values]))
 
 
-def test_a_row_takes_the_other_keys_of_the_row_that_it_is_like() -> None:
-    old = FUNCTION | {"name": "a.old_clip", "like": "a.clip", "rule": "norm"}
-    first, second = clips._rows("a.toml", "rows", clips.ClipFunction, [FUNCTION | {"aliases": ["b"], "rule": ""}, old])
-    assert (second.name, second.rule, second.kind, list(second.aliases)) == ("a.old_clip", "norm", first.kind, [])
-    for like in ("a.clips", "a.old_clip"):
-        with pytest.raises(RowError, match=rf"rows\.1: like = '{like}', but no row"):
-            list(clips._rows("a.toml", "rows", clips.ClipFunction, [FUNCTION, old | {"like": like}]))
-
-
 def test_every_replacement_exists_and_has_the_parameters_of_the_row() -> None:
     functions = {function for function in clips.clip_functions().values() if function.replacement}
     assert len(functions) > 20

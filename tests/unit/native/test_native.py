@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -34,10 +33,6 @@ def stored(values: Any, code: str) -> Any:
     return kernels.encode(np.array(numbers, np.float32 if code == "B" else STORED[code]), NAMES[code])
 
 
-def fractions(array: Any, code: str) -> list[Fraction]:
-    return [Fraction(float(value)) for value in kernels.decode(array, NAMES[code])]
-
-
 def listed(arrays: list[Any], codes: str) -> Any:
     return NATIVE.TensorList.of_arrays(arrays, codes)
 
@@ -47,27 +42,6 @@ def total(arrays: list[Any], codes: str, p: int, how: str = "exact", threads: in
     assert not nan
     assert not infinite
     return Fraction(int.from_bytes(text, "little"), 2**UNIT)
-
-
-RANGES = {
-    "ordinary": lambda rng, n: rng.standard_normal(n),
-    "all kinds of sizes": lambda rng, n: rng.standard_normal(n) * 2.0 ** rng.integers(-400, 400, n),
-    "equal": lambda rng, n: np.full(n, 0.1),
-    "one large among small ones": lambda rng, n: np.concatenate([rng.standard_normal(n - 1) * 1e-9, [1e9]]),
-    "squares that overflow": lambda rng, n: rng.standard_normal(n) * 1e300,
-    "squares whose last bits underflow": lambda rng, n: rng.standard_normal(n) * 2.0**-500,
-    "squares that underflow": lambda rng, n: rng.standard_normal(n) * 1e-300,
-    "subnormal": lambda rng, n: rng.standard_normal(n) * 1e-310,
-    "zeros": lambda rng, n: np.zeros(n),
-}
-
-
-@pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("kind", RANGES)
-def test_long_sums_in_pairs_are_within_their_bound(kind: str, p: int) -> None:
-    array = RANGES[kind](np.random.default_rng(3), 150_001)
-    exact = total([array], "d", p)  # which test_native_properties.py tests
-    assert abs(total([array], "d", p, how="compensated", threads=2) - exact) <= exact / 2**80
 
 
 def test_many_short_buffers_are_no_longer_a_block_than_one_long_one() -> None:
@@ -172,29 +146,6 @@ def same_numbers(got: Any, expected: Any, name: str) -> None:
         assert np.array_equal(np.signbit(x[~np.isnan(x)]), np.signbit(y[~np.isnan(y)]))
 
 
-def test_bad_buffers_are_refused() -> None:
-    good = np.ones(3, np.float32)
-    with pytest.raises(ValueError, match="a code is needed for each array"):
-        listed([good], "ff").power_sum(2, "exact", 1)
-    with pytest.raises(ValueError, match="a code is one of eBfdFD"):
-        listed([good], "x").power_sum(2, "exact", 1)
-    with pytest.raises(ValueError, match="float64 has no block sums"):
-        listed([np.ones(3)], "d").power_sum(2, "blocks", 1)
-    with pytest.raises(ValueError, match="do not have the size of its code"):
-        listed([good, np.ones(3)], "ff").power_sum(2, "exact", 1)
-    with pytest.raises(TypeError):
-        listed([1.0], "f").power_sum(2, "exact", 1)
-    read_only = good.copy()
-    read_only.flags.writeable = False
-    with pytest.raises((ValueError, BufferError), match="read-only"):
-        listed([good], "f").scale(1.0, 1, [read_only])
-    with pytest.raises(ValueError, match="an array is read-only"):
-        listed([good, read_only], "ff").scale_(0.5, 1)
-    with pytest.raises(ValueError, match="an array is read-only"):
-        listed([good, read_only], "ff").clamp_([0.0] * 4, [0.5] * 4, 1)
-    assert good.tolist() == [1.0] * 3
-
-
 # -- threads that a training job can live with
 
 
@@ -213,24 +164,6 @@ def test_the_lock_is_released() -> None:
     done.set()
     thread.join()
     assert len(ticks) > 10
-
-
-def test_several_threads_may_call_at_once() -> None:
-    arrays = [np.random.default_rng(seed).standard_normal(200_000).astype(np.float32) for seed in range(8)]
-    alone = [listed([array], "f").power_sum(2, "exact", 2) for array in arrays]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda array: listed([array], "f").power_sum(2, "exact", 2), arrays)) == alone
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_of_fork_may_call_after_its_parent_has() -> None:
-    array = np.ones(500_000, np.float32)
-    before = listed([array], "f").power_sum(2, "exact", 2)
-    child = os.fork()
-    if not child:
-        os._exit(0 if listed([array], "f").power_sum(2, "exact", 2) == before else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_no_thread_is_left_behind() -> None:

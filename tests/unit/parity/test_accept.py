@@ -55,12 +55,6 @@ def listed(path: Path) -> list[tuple[list[str], float | str, str]]:
     return [(entry.cases, entry.size, entry.reason) for entry in entries.read(path)]
 
 
-def test_without_a_list_differences_are_reported_without_failing_the_run() -> None:
-    result = run_with({"one": 0.5}, None)
-    assert (result.exit_code, result.cases[0].natives["torch"].verdict) == (0, "different")
-    assert run_with({"one": 0.5}, []).exit_code == 1
-
-
 @pytest.mark.parametrize("text", [None, "", "# ours\nknown = []\n", "known = []\n# ours\n"])
 def test_a_list_may_become_empty_and_full_again(path: Path, text: str | None) -> None:
     if text is not None:
@@ -148,6 +142,19 @@ def test_entries_of_frameworks_that_were_not_run_are_kept(path: Path, listed_fir
     only_torch = [entry for entry in known if entry.framework == "torch"]
     assert accept_differences(path, known, run_with({"two": 0.5}, only_torch)) == (1, 0, 1, 1)
     assert sorted((entry.framework, *entry.cases) for entry in entries.read(path)) == [("jax", "one"), ("torch", "two")]
+
+
+def test_one_entry_may_be_of_several_frameworks(path: Path) -> None:
+    accept(path, {"one": 0.5})
+    path.write_text(path.read_text("utf-8").replace('"torch"', '"torch"\nalso = ["jax"]'), "utf-8")
+    known = entries.read(path)
+    assert [(entry.framework, *entry.cases) for entry in known] == [("torch", "one"), ("jax", "one")]
+    only_torch = run_with({"one": 0.5}, known[:1])
+    assert accept_differences(path, known, only_torch) == (1, 0, 0, 0)
+    both = run_with({"one": 0.5}, known)
+    assert [bool(each.problem) for each in both.known] == [False, True]
+    assert accept_differences(path, known, both) == (0, 1, 0, 0)
+    assert [(entry.framework, *entry.cases) for entry in entries.read(path)] == [("torch", "one")]
 
 
 @pytest.mark.parametrize("options", [[], ["--accept"]])

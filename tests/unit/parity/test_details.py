@@ -25,15 +25,6 @@ NAMED = dataclasses.replace(CLIPPED, names=["weight", "frozen", "bias"])
 EPSILON = 2.0**-23
 
 
-def test_the_distance_of_equal_nan_is_zero() -> None:
-    nan = worst_element._number(dense(math.nan, "float64"), dense(math.nan, "float64"), 0, "float32")
-    assert nan is not None
-    assert nan.ulps == 0.0
-    far = worst_element._number(dense(1.0, "float64"), dense(math.nan, "float64"), 0, "float32")
-    assert far is not None
-    assert far.ulps == math.inf
-
-
 def worst_elements(clip_case: Case, **outcomes: CallOutcome) -> dict[str, WorstElement]:
     return worst_element.find_worst_element(clip_case, oracle.expect(clip_case), outcomes, outcomes)
 
@@ -46,16 +37,6 @@ def worst_element_of_change(clip_case: Case, **changes: Any) -> WorstElement:
 def scaled_gradients(clip_case: Case, factor: float) -> list[Dense | None]:
     gradients = exact_outcome(clip_case).gradients or []
     return [None if each is None else dense(each.values() * factor, each.dtype) for each in gradients]
-
-
-def test_a_wrong_norm_is_the_first_stage_that_differs() -> None:
-    norm = exact_outcome(NAMED).norm
-    assert norm is not None
-    next_norm = float(np.nextafter(np.float32(norm.values()), np.float32(np.inf)))
-    element = worst_element_of_change(NAMED, norm=dense(next_norm), gradients=scaled_gradients(NAMED, 2.0))
-    assert (element.stage, element.gradient, element.place) == ("norm", None, "the norm")
-    assert (element.exact.value, element.ours) == (float(norm.values()), Number(value=next_norm, ulps=1.0))
-    assert (element.apart, element.compared) == (1, 1)
 
 
 def test_a_wrong_coefficient_has_the_gradient_that_shows_it_most() -> None:

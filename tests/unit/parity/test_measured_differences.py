@@ -13,7 +13,7 @@ from support.parity.cases import case, dense
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.known import measure
-from unified_clip.parity.known.entries import NativeDeviation, size_in_words
+from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import CaseOptions
 from unified_clip.tensors.types import Sparse
@@ -90,16 +90,6 @@ def test_a_number_in_a_gradient_of_zeros_is_no_rounding() -> None:
     assert deviation_of(5.0, [1.5, 2.0], [-0.0], clip_case=clip_case).kind == ""
 
 
-def test_a_number_in_place_of_an_exact_zero_has_a_finite_size() -> None:
-    zero = dataclasses.replace(GLOBAL, arguments={"clip_norm": 0.0})
-    assert deviation_of(5.0, [0.0, 1e-20], None, clip_case=zero).finite_size == 0.0
-    assert deviation_of(5.0, [0.0, 2.0], None, clip_case=zero).finite_size == 0.5  # relative to the gradients
-    nothing = case([dense([0.0])], "clip_by_global_norm", clip_norm=1.0)
-    absolute = deviation_of(1e-6, [0.0], clip_case=nothing)
-    assert (absolute.kind, absolute.not_finite) == ("value", "")
-    assert 0 < absolute.finite_size < 1e-5
-
-
 def test_a_function_that_returns_other_shapes_differs_in_form_and_its_numbers_are_compared() -> None:
     expected = {
         "form": [
@@ -167,7 +157,3 @@ def test_a_differently_rounded_sum_of_rows_is_no_touched_gradient() -> None:
     assert single
     assert (repeated.kind, bool(repeated.gradients)) == ("", True)
     assert single.kind == "touched"
-
-
-def test_a_huge_size_is_readable() -> None:
-    assert [size_in_words(size) for size in (12.0, 7.07e21)] == ["12 times", "7.1e+21 times"]

@@ -124,17 +124,6 @@ def test_a_known_difference_that_no_longer_occurs_is_found_although_a_case_is_no
     assert ([bool(entry.problem) for entry in report.known], report.exit_code) == ([True], 1)
 
 
-def test_unified_clip_itself_is_not_available(tmp_path: Path) -> None:
-    report = report_of(tmp_path, f"calls = [{CLIP}]", "modes = ['host', 'native']")
-    assert (verdicts(report), report.exit_code) == (["not available", "close"], 0)
-    assert not report.summary.host
-
-
-def test_cases_for_a_framework_run_on_its_old_release(tmp_path: Path) -> None:
-    report = report_of(tmp_path, f"calls = [{CLIP}]\nframeworks = ['torch', 'jax']")
-    assert verdicts(report) == ["close"]
-
-
 def test_a_name_that_is_no_framework_of_the_suite_is_an_error(tmp_path: Path) -> None:
     for names in ("['torch', 'jacks']", "['jax']"):
         with pytest.raises(SuiteError, match=r"has no \[frameworks\."):

@@ -8,21 +8,15 @@ from typing import Any
 from xml.etree.ElementTree import fromstring
 
 import pytest
-from support.parity.cases import case, dense, suite
-from support.parity.reports import native, one_case, report
+from support.parity.cases import suite
 
 from unified_clip import cli
 from unified_clip.parity import run_suite
-from unified_clip.parity.call_outcome import Failure
-from unified_clip.parity.judge import oracle
-from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.modes import NATIVE
-from unified_clip.parity.report import build, page, terminal, view, write
-from unified_clip.parity.results import FrameworkResult, NativeResult
+from unified_clip.parity.report import view
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite import select
-from unified_clip.parity.suite.schema import FrameworkTable, SuiteError
-from unified_clip.parity.workers.worker_files import WorkItem
+from unified_clip.parity.suite.schema import SuiteError
 
 CLIP = """
 import numpy as np
@@ -118,9 +112,6 @@ def test_a_suite_compares_several_functions_of_one_framework(tmp_path: Path) -> 
     }  # fmt: skip
     assert natives["second"]["cause_kind"] == "another threshold"
     assert "[frameworks.third.returns]" in natives["third"]["detail"]
-    assert [(pair["left"], pair["right"], pair["verdict"]) for pair in data["cases"][0]["own_pairs"]] == [
-        ("first", "second", "different")
-    ]
 
 
 def test_every_view_names_functions_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,12 +167,6 @@ def test_a_function_that_always_raises_fails_the_run_and_is_not_accepted(
     assert cli.main(["parity", "--suite", str(tmp_path), "--case", one]) == 0
 
 
-@pytest.mark.parametrize(("function", "fails"), [("clip.py:clip", True), ("optax.clip", False)])
-def test_a_framework_may_reject_all_cases_that_are_known_differences(function: str, fails: bool) -> None:
-    raising = FrameworkResult(host=None, native=native("known", None, "raises", function=function))
-    assert build.always_raising(report(one_case(numpy=raising))) == ([f"{function} (numpy)"] if fails else [])
-
-
 @pytest.mark.parametrize(
     ("tensors", "threshold", "untested"),
     [
@@ -216,45 +201,6 @@ def test_a_function_whose_result_is_unreadable_fails_the_run(tmp_path: Path) -> 
     assert (run.exit_code, [problem.function for problem in run.problems]) == (3, ["clip.py:lost"])
 
 
-def test_many_problems_do_not_hide_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [
-        one_case(
-            f"{number}",
-            torch=FrameworkResult(native=native("different", None, "raises", problem="no", detail=f"{number}")),
-        )
-        for number in range(terminal.MOST_LINES + 10)
-    ]
-    terminal.show(report(*cases), tmp_path)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("FAIL: 50 of 50 results of the frameworks' functions ")
-    assert lines[terminal.MOST_LINES + 1] == f"- and 11 more lines, in {tmp_path / 'parity.md'}"
-
-
-def test_views_separate_functions_of_frameworks_and_of_the_user() -> None:
-    results = [native("equal", function="clip"), native("different", function="clip.py:f", problem="no")]
-    run = report(
-        *(one_case(name, torch=FrameworkResult(native=result)) for name, result in zip("ab", results, strict=True))
-    )
-    assert view.compared(run).endswith("the frameworks' own functions and clip.py:f (torch).")
-    assert "1 of 1 result of your functions is wrong" in run.verdict
-    assert "torch, framework&#39;s or your function" in page.render(run)
-    names = [result.get("name") for result in fromstring(write.as_xml(run))]
-    assert names[:2] == ["torch, framework's function", "torch, your function clip.py:f"]
-    assert "  torch, your function: clip.py:f: different: no" in terminal.case_lines(run)
-    assert "The frameworks' functions and yours: 1 equal, 1 different on torch." in view.glance(run)
-
-
-def test_a_function_without_a_result_keeps_its_name() -> None:
-    framework, clip_case = FrameworkTable(functions={"global_norm": "clip.py:f"}), case([dense([1.0])], "global_norm")
-    failure = Failure("unreadable", "why")
-    result = judge_result(WorkItem(NATIVE, clip_case), oracle.expect(clip_case), failure, framework, ()).result
-    assert isinstance(result, NativeResult)
-    run = report(one_case("a", torch=FrameworkResult(native=result)))
-    assert run.exit_code == 3
-    assert view.compared(run).endswith(": nothing.")
-    assert list(view.problem_lines(run)) == ["- torch, your function, unreadable: why. Case: a"]
-
-
 def test_a_suite_without_its_list_of_known_differences_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,10 +208,3 @@ def test_a_suite_without_its_list_of_known_differences_says_so(
     for options in (["--case", GLOBAL], ["--out", str(tmp_path / "out")]):
         assert cli.main(["parity", "--suite", str(tmp_path), *options]) == 1
         assert "known.toml does not exist, so every difference fails the run." in capsys.readouterr().out
-
-
-def test_problems_of_your_functions_come_before_problems_of_the_frameworks_functions() -> None:
-    names = ["optax.clip", "clip.py:f", "optax.norm", "clip.py:g"]
-    natives = [native("different", problem=f"{name} differs", function=name) for name in names]
-    run = report(*(one_case(str(number), jax=FrameworkResult(native=each)) for number, each in enumerate(natives)))
-    assert [problem.function for problem in run.problems] == ["clip.py:f", "clip.py:g", "optax.clip", "optax.norm"]

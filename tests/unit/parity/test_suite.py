@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.parity.cases import suite
-from support.parity.suites import CASES, GRADIENTS, NORM, SUITE, cases_toml
+from support.parity.suites import CASES, GRADIENTS, SUITE, cases_toml
 
 from unified_clip.parity import run_suite
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite import public_calls, schema, select
+from unified_clip.parity.suite import public_calls, select
 from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, structure
 from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.load import Suite
-from unified_clip.parity.suite.schema import CaseOptions, FrameworkTable
-from unified_clip.parity.workers import worker_files
-from unified_clip.parity.workers.worker_files import WorkItem
+from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.tensors.types import Dense, Sparse
 
 
@@ -73,19 +69,6 @@ def test_the_workers_run_every_item_of_the_suite_once(repository_suite: Suite) -
         (name, item.mode, item.case.name) for name, item in items
     )
     assert all(len({item.mode for item in job}) == 1 for _, job in run_suite.worker_jobs(repository_suite))
-
-
-def test_every_option_of_a_cases_table_reaches_the_case_and_its_worker(tmp_path: Path) -> None:
-    options = CaseOptions(
-        frameworks=["numpy"], modes=["host"], raises="ValueError", warns=True, update=True, subnormal=True
-    )
-    assert options.model_fields_set == CaseOptions.model_fields.keys()
-    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in options)
-    (case,) = suites.read(suite(tmp_path, cases_toml(NORM, keys))).cases
-    worker_files.write_job(tmp_path, {0: WorkItem("host", case)})
-    (written,) = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"].values()
-    assert case.options == options
-    assert {key: written[key] for key in CaseOptions.model_fields} == options.model_dump()
 
 
 MODES = """[frameworks.torch]
@@ -157,13 +140,6 @@ def test_a_framework_may_have_its_own_interpreter_and_may_be_missing(tmp_path: P
     assert Path(read["jax"].python).relative_to(tmp_path / "venv").stem == "python"
 
 
-def test_chosen_frameworks_keep_their_cases() -> None:
-    all_frameworks = suites.read(SUITE)
-    chosen = select.only_frameworks(all_frameworks, ["torch", "numpy", "torch"])
-    assert list(chosen.frameworks) == ["torch", "numpy"]
-    assert 0 < len(chosen.cases) < len(all_frameworks.cases)
-
-
 def test_modes_can_be_left_out() -> None:
     remaining = select.without(suites.read(SUITE), ["compiled", "native", "jax:device"])
     assert {name: list(framework.modes) for name, framework in remaining.frameworks.items()} == {
@@ -186,12 +162,6 @@ def test_a_container_has_the_leaves_that_were_put_into_it(container: str) -> Non
         assert structure(contained) == CallForm(container=container).structure
 
 
-def test_the_form_of_a_call_is_described_for_the_name_of_a_case() -> None:
-    assert CallForm().describe() == ""
-    call_form = CallForm(container="tuple", need_clip=[True, 0], transposed=True)
-    assert call_form.describe() == ", as tuple, need clip true 0, transposed"
-
-
 def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
     pages = [(SUITE.parent / "docs" / name).read_text(encoding="utf-8") for name in ("parity.md", "suite.md")]
     own, old, described, cases_ = (block.split("```")[0] for page in pages for block in page.split("```toml\n")[1:])
@@ -207,10 +177,3 @@ def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
     read_suite = suites.read(tmp_path)
     assert list(read_suite.frameworks) == ["numpy", "torch", "tensorflow", "paddle"]
     assert [case.options.raises for case in read_suite.cases] == ["", "", "ValueError"]
-
-
-def test_the_documentation_has_the_default_tolerance() -> None:
-    text = "".join((SUITE.parent / "docs" / name).read_text(encoding="utf-8") for name in ("parity.md", "suite.md"))
-    matches = re.findall(r"at most `tolerance`, by default ([\de.-]+)|^tolerance = ([\de.-]+)", text, re.MULTILINE)
-    numbers = [float(first or second) for first, second in matches]
-    assert numbers == [schema.TOLERANCE] * 2, "correct docs/parity.md or docs/suite.md"

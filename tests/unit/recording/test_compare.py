@@ -142,15 +142,6 @@ def test_runs_without_comparable_calls_are_rejected(
     assert message in printed.err
 
 
-def test_runs_without_norms_get_a_hint_to_record_norms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-
-    a = str(write_recording(tmp_path / "a.jsonl", [clip_line(1, parameters={})], norms=False))
-    b = str(write_recording(tmp_path / "b.jsonl", [clip_line(1, parameters={}, norm=14.0)], norms=False))
-    assert cli.main(["compare", a, b]) == 1
-    printed = capsys.readouterr().out
-    assert "record both runs with norms=True" in printed
-
-
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

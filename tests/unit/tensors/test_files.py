@@ -86,12 +86,6 @@ def test_sparse_gradients(tmp_path: Path, paddle_files: Path, read: Callable[...
     assert bits(rows) == bits(Sparse(np.array([4, 4]), Dense("float32", np.ones((2, 2), "f4")), (5, 2)))
 
 
-@pytest.mark.nightly
-def test_sparse_gradients_of_tensorflow(tensorflow_files: Path) -> None:
-    table = converted(tensorflow_files, "tensorflow_function.py")["table"]
-    assert bits(table) == bits(Sparse(np.array([1, 1]), Dense("float32", np.ones((2, 3), "f4")), (4, 3)))
-
-
 # -- where they lie
 
 
@@ -340,50 +334,6 @@ def test_what_is_wrong_with_a_function_is_told(
     path.write_text(f"{text}\ndef number(): return 1\ndef deep(): return deep_list\n", encoding="utf-8")
     with pytest.raises(UnreadableError, match=message):
         list(convert_worker.from_function(f"{path}:{function}"))
-
-
-ANNOTATED = """
-from __future__ import annotations
-import dataclasses, typing
-
-@dataclasses.dataclass
-class Gradient:
-    kept: dataclasses.KW_ONLY
-    value: float
-
-def give():
-    return typing.get_type_hints(Gradient)
-"""
-
-
-@pytest.mark.parametrize("name", ["grads", "grads.v2", "numpy"])
-def test_a_file_may_have_classes_that_python_looks_up_by_their_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before, path = dict(sys.modules), tmp_path / f"{name}.py"
-    path.write_text(ANNOTATED)
-    first, second = (convert_worker.function_in(path, "give") for _ in range(2))
-    assert first()["value"] is second()["value"] is float
-    assert first.__module__ != second.__module__
-    assert {key: sys.modules[key] for key in before} == before
-    path.write_text("from . import other")
-    with pytest.raises(ImportError, match="relative import with no known parent"):
-        convert_worker.function_in(path, "give")
-    assert sys.modules.keys() - before.keys() == {first.__module__, second.__module__}
-
-
-def test_a_file_runs_as_changed_although_python_takes_its_cached_code_for_current(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    path = tmp_path / "clip.py"
-    for threshold in (1, 2):
-        path.write_text(f"def give():\n    return {threshold}\n")
-        os.utime(path, (0, 0))
-        assert convert_worker.function_in(path, "give")() == threshold
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_remedy_for_a_python_of_the_suite_has_its_framework(grads: Path) -> None:

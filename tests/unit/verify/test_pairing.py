@@ -60,27 +60,6 @@ def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [step["update"] is None for step in data["steps"]] == [True] * (STEPS - 1) + [False]
 
 
-def test_calls_of_a_function_that_returns_once_are_distributed_evenly_over_the_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = verify_as_json(
-        tmp_path, capsys, PER_TENSOR.replace("        yield weights", "    return weights"), PER_TENSOR
-    )
-    assert data["same"]
-    assert [len(step["old"]) for step in data["steps"]] == [2] * STEPS
-
-
-def test_lists_of_norms_are_compared_by_name_and_not_by_order(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    backwards = PER_TENSOR.replace("for name, grad in grads.items()}", "for name, grad in reversed(grads.items())}")
-    assert verify_as_json(tmp_path, capsys, PER_TENSOR, backwards)["same"]
-    renamed = backwards.replace(
-        "yield weights, grads", "yield tuple({'a': each['weight'], 'b': each['bias']} for each in (weights, grads))"
-    )
-    assert verify_as_json(tmp_path, capsys, PER_TENSOR, renamed)["same"]
-
-
 def test_gradients_are_paired_by_the_weights_that_are_yielded_with_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

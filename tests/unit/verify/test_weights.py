@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from support.port import verify_pairs
-from support.port.verify_pairs import needs_torch
 
 from unified_clip.cli import main
 
@@ -104,32 +103,6 @@ def test_a_mistake_at_loading_is_named_with_its_parameter(
     assert names in data["findings"][0]["text"]
 
 
-ADAM = """
-        for name, grad in grads.items():
-            mean[name] = 0.9 * mean.get(name, 0) + 0.1 * grad
-            square[name] = 0.999 * square.get(name, 0) + 0.001 * grad**2
-            w[name] = w[name] - 0.01 * mean[name] / (1 - 0.9**t) / (np.sqrt(square[name] / (1 - 0.999**t)) + EPS)
-"""
-SGD = "\n        for name, grad in grads.items():\n            w[name] -= 0.125 * grad\n"
-
-
-def with_adam(source: str, eps: float = 1e-8) -> str:
-    source = source.replace(SGD, ADAM.replace("EPS", f"{eps}"))
-    return source.replace("for batch in batches:", "mean, square = {}, {}\n    for t, batch in enumerate(batches, 1):")
-
-
-@pytest.mark.parametrize("load", ["stored['bias'][2] += 0.001", "stored['in'] *= 1.0001"])
-def test_an_initial_weight_is_named_with_adam_too(
-    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str], load: str
-) -> None:
-    (tmp_path / "adam.py").write_text(with_adam(OLD), encoding="utf-8")
-    (tmp_path / "port.py").write_text(with_adam(PORT.replace("LOAD", load)), encoding="utf-8")
-    assert main(["verify", f"{tmp_path}/adam.py:step", f"{tmp_path}/port.py:step", *options, "--format", "json"]) == 1
-    data = json.loads(capsys.readouterr().out)
-    assert verify_pairs.cause_kinds(data) == ["other initial weights"]
-    assert f"weights of '{load[8:].partition(chr(39))[0]}' differ" in data["findings"][0]["text"]
-
-
 L2 = "grads = {n: g + 0.02 * w[n] * (g.ndim > 1) for n, g in grads.items()}; "
 
 
@@ -151,95 +124,11 @@ def test_weight_decay_before_the_clip_is_named(
     assert "gradients of 'in', 'mid' and 'out'" in data["findings"][-1]["text"]
 
 
-TORCH_STEP = """
-import torch, unified_clip.torch as uc
-def step(weights, batches):
-    w = {name: torch.nn.Parameter(torch.from_numpy(each.copy())) for name, each in weights.items()}
-    optimizer = torch.optim.AdamW(w.values(), lr=0.05, weight_decay=DECAY)
-    for batch in batches:
-        optimizer.zero_grad()
-        for part in (slice(0, 2), slice(2, None)):
-            hidden = torch.tanh(torch.from_numpy(batch["x"][part]) @ w["in"]) @ w["mid"] + w["bias"]
-            loss = ((hidden @ w["out"]).squeeze(1) - torch.from_numpy(batch["y"][part])).pow(2).mean() + L2
-            (loss / 2).backward()
-        uc.GradientClipByGlobalNorm(0.1).clip_(w.values())
-        optimizer.step()
-        yield w, {name: each.grad for name, each in w.items()}
-"""
-SQUARES = "0.05 * sum(each.square().sum() for each in w.values())"
-
-
-@needs_torch
-@pytest.mark.usefixtures("quick_pytorch_workers")
-@pytest.mark.parametrize(
-    ("decays", "losses"),
-    [(("0.1", "0.0"), ("0", SQUARES)), (("0.1", "0.1"), ("0", SQUARES)), (("0.0", "0.1"), (SQUARES, "0"))],
-)
-def test_an_l2_regularizer_is_named_beside_the_weight_decay_of_an_optimizer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], decays: tuple[str, str], losses: tuple[str, str]
-) -> None:
-    rng = np.random.default_rng(0)
-    shapes = {"in": (3, 4), "mid": (4, 4), "bias": (4,), "out": (4, 1)}
-    values = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    np.savez(tmp_path / "w.npz", **values | {"bias": np.zeros(4, np.float32)})
-    x, y = (rng.normal(size=(2, 4, *rest)).astype(np.float32) for rest in ((3,), ()))
-    np.savez(tmp_path / "b.npz", x=x, y=y)
-    for name, decay, loss in zip(("old", "new"), decays, losses, strict=True):
-        (tmp_path / f"{name}.py").write_text(TORCH_STEP.replace("DECAY", decay).replace("L2", loss), encoding="utf-8")
-    files = [f"{tmp_path}/old.py:step", f"{tmp_path}/new.py:step", "--weights", f"{tmp_path}/w.npz"]
-    assert main(["verify", *files, "--batches", f"{tmp_path}/b.npz", "--max-ulp", "64", "--format", "json"]) == 1
-    data = json.loads(capsys.readouterr().out)
-    found = {each["field"]: (each["a"], each["b"]) for each in data["findings"]}
-    added = ("none", "0.1 * weight")
-    assert found.pop("weight decay before the clip") == (added if losses[0] == "0" else added[::-1])
-    of_optimizers = tuple(float(each) or None for each in decays)
-    assert found == ({} if decays[0] == decays[1] else {"weight decay": of_optimizers})
-
-
-def test_weight_decay_of_some_parameters_is_not_called_other_weights(
-    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    new = OLD.replace("0.125 * grad", "0.125 * (grad + 0.02 * w[name] * (grad.ndim > 1))")
-    new = new.replace('batch["y"]) /', 'batch["y"] + 1) /')
-    data = data_of(tmp_path, new, options, capsys)
-    assert set(verify_pairs.cause_kinds(data)) == {"another optimizer", "other data or loss"}
-    assert verify_pairs.values(data, "another optimizer") == (None, 0.02)
-
-
-@needs_torch
-@pytest.mark.usefixtures("quick_pytorch_workers")
-def test_a_weight_in_the_recording_is_named_without_another_cause(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clip = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
-    old = verify_pairs.TORCH.replace("CLIP", clip)
-    new = old.replace("    optimizer =", "    net.bias.data[1] += 0.25\n    optimizer =")
-    data = verify_pairs.verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
-    assert verify_pairs.cause_kinds(data) == ["other initial weights"]
-    assert "'bias'" in json.dumps(data["findings"])
-
-
 def test_a_mistake_in_the_data_is_not_called_an_untransposed_weight(
     tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = PORT.replace("LOAD", "").replace('batch["y"]) /', 'batch["y"] + 1) /')
     assert verify_pairs.cause_kinds(data_of(tmp_path, new, options, capsys)) == ["other data or loss"]
-
-
-def test_a_clip_that_lacks_some_gradients_is_named_with_their_names(
-    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    groups = "; ".join(
-        f"grads |= uc.clip_by_global_norm({{n: grads[n] for n in {names}}}, 0.01)[0]"
-        for names in (("in", "mid"), ("bias", "out"))
-    )
-    (tmp_path / "both.py").write_text(LAYERS.replace("CLIP", groups), encoding="utf-8")
-    (tmp_path / "one.py").write_text(LAYERS.replace("CLIP", groups.split(";")[0]), encoding="utf-8")
-    files = [f"{tmp_path}/both.py:step", f"{tmp_path}/one.py:step"]
-    assert main(["verify", *files, *options, "--format", "json"]) == 1
-    data = json.loads(capsys.readouterr().out)
-    assert verify_pairs.cause_kinds(data) == ["left out"]
-    assert "'bias' and 'out'" in data["findings"][0]["text"]
 
 
 def test_every_parameter_that_differs_is_in_the_json_data_and_the_worst_are_printed(

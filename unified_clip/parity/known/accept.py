@@ -47,19 +47,22 @@ def accept_differences(path: Path, known: Sequence[KnownDifference], report: Par
     }
     places = set(listed)
     stale, changed = list[int](), 0
-    for index, (table, entry) in enumerate(zip(tables, known, strict=True)):
-        if entry.framework not in judged:
-            continue
-        covered = {
-            place: each
-            for place, each in differences.items()
-            if entry.is_for(*place, each) and entry.bounds(each, FACTOR if place in listed else FACTOR * ONE_SIZE)
-        }
-        if covered:
-            places |= covered.keys()
-            changed += _update(table, entry, covered)
-        else:
+    for index, table in enumerate(tables):
+        covered, frameworks = dict[Place, NativeResult](), []
+        own = [entry for entry in known if entry.table == index]
+        for entry in own:
+            of_entry = {
+                place: each
+                for place, each in differences.items()
+                if entry.is_for(*place, each) and entry.bounds(each, FACTOR if place in listed else FACTOR * ONE_SIZE)
+            }
+            covered |= of_entry
+            frameworks += [entry.framework] if of_entry or entry.framework not in judged else []
+        if not frameworks:
             stale.append(index)
+        elif any(entry.framework in judged for entry in own):
+            places |= covered.keys()
+            changed += _update(table, own[0], covered, frameworks)
     kept = len(tables) - len(stale) - changed
     for index in reversed(stale):
         del tables[index]
@@ -81,15 +84,18 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
     }
 
 
-def _update(table: Table, entry: KnownDifference, covered: Differences) -> bool:
-    """Raise the size to the largest difference, and remove names of cases without this difference."""
+def _update(table: Table, entry: KnownDifference, covered: Differences, frameworks: Sequence[str]) -> bool:
+    """Raise the size to the largest difference, and remove names of cases and frameworks without this difference."""
     gone = entry.unmatched_patterns([case for _, case in covered])
     is_larger = not all(map(entry.bounds, covered.values()))
+    is_shorter = len(frameworks) <= len(entry.also)
     if is_larger:
         table["size"] = _size(covered.values())
     if gone:
         table["cases"] = _names([name for name in entry.cases if name not in gone])
-    return bool(is_larger or gone)
+    if is_shorter:
+        table["framework"], table["also"] = frameworks[0], list(frameworks[1:])
+    return bool(is_larger or gone or is_shorter)
 
 
 def _new_entries(differences: Differences) -> list[Table]:

@@ -102,6 +102,9 @@ def as_size(what: str, number: float) -> float | str:
 
 class KnownDifference(schema.SuiteTable):
     framework: Name
+    also: list[Name] = Field(default=[])
+    """Other frameworks with the same difference. `read` returns an entry for each of them."""
+
     function: Name
     cases: Annotated[list[Name], Field(min_length=1)]
     """Names of cases. In a name, `*` matches any text."""
@@ -111,6 +114,7 @@ class KnownDifference(schema.SuiteTable):
 
     reason: str = ""
     _place: str = PrivateAttr("")
+    _table: int = PrivateAttr(0)
 
     @field_validator("size")
     @classmethod
@@ -127,6 +131,11 @@ class KnownDifference(schema.SuiteTable):
     def place(self) -> str:
         """The file and the line of the reason."""
         return self._place
+
+    @property
+    def table(self) -> int:
+        """The number of the table in the file."""
+        return self._table
 
     @property
     def parts(self) -> tuple[str, float]:
@@ -163,10 +172,12 @@ class KnownFile(schema.SuiteTable):
 
 def read(path: Path) -> list[KnownDifference]:
     document = schema.parsed(path)
-    known = schema.validated(document, KnownFile).known
-    for index, entry in enumerate(known):
+    known = []
+    for index, entry in enumerate(schema.validated(document, KnownFile).known):
+        entry._table = index
         if not entry.reason:
             entry._place = f"{path}, line {document.line(['known', index, 'reason'])}"
+        known += [entry.model_copy(update={"framework": name}) for name in (entry.framework, *entry.also)]
     return known
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ..judge import own_function_pairs
 from ..modes import TITLES
 from ..results import NativeResult, ParityReport, Result
 from . import view
@@ -70,11 +69,6 @@ def _entries(report: ParityReport) -> Iterator[tuple[str, Entry]]:
         bits = f"different bits: {', '.join(row.differing_stages)}"
         mark = Mark("failure", "different", bits) if row.differing_stages else None
         yield "between frameworks, host path", Entry("between", row.name, mark)
-    for row in report.cases:
-        for pair in row.own_pairs:
-            words = own_function_pairs.in_words(pair)
-            marks = {"different": Mark("failure", "different", words), "known": Mark("skipped", "known", words)}
-            yield "between your functions", Entry(f"own.{pair.left}.{pair.right}", row.name, marks.get(pair.verdict))
     count = Counter[tuple[str, str]]()
     for entry in report.known:
         name = f"{entry.function}: {entry.reason}"

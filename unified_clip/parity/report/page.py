@@ -150,10 +150,8 @@ def render(report: ParityReport) -> str:
         sides=dict([("exact", "exact"), *SIDES.items()]),
         meanings=VERDICTS,
         kinds=KINDS,
-        notes=[view.compared(report), *view.pairs_lines(report), *report.notes],
+        notes=[view.compared(report), *report.notes],
         next_steps=build.next_steps(report),
-        pairs=view.pairs_rows(report),
-        pair=view.PAIRS_HEADER,
         native=NATIVE,
         size=view.size,
     )

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from ..._kit.display import as_started, cell
-from ..judge import own_function_pairs
 from ..known import match
 from ..known.entries import SIZED
 from ..modes import TITLES
@@ -73,9 +72,6 @@ def case_lines(report: ParityReport) -> Iterator[str]:
                     yield from (f"    {line}" for line in view.numbers(result))
                     if isinstance(result, NativeResult) and result.is_users and result.kind in SIZED:
                         yield f"    {ALONE if result.cause else UNKNOWN_ALONE}"
-        for pair in case.own_pairs:
-            words = own_function_pairs.in_words(pair)
-            yield f"  your functions for {pair.left} and {pair.right}, compared with each other: {words}"
     yield from [*report.notes, view.compared(report), report.verdict]
 
 

@@ -6,21 +6,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from ..._kit.display import counted, enumeration
-from ..known.entries import KINDS, SIZED
+from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES, YOURS
 from ..results import (
     SIDES,
     WIDTH,
-    CaseResult,
     FrameworkResult,
     KnownDifferenceResult,
     NativeResult,
-    OwnPair,
     ParityReport,
     Problem,
     Result,
@@ -31,7 +28,6 @@ NOTHING = "-"
 THEIRS = "the frameworks' functions"
 YOUR_FUNCTIONS = "your functions"
 
-PAIRS_HEADER = ["case", "frameworks", "verdict", "size", "difference"]
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
@@ -117,7 +113,6 @@ def glance(report: ParityReport) -> list[str]:
             lines.append(f"{TITLES[mode].capitalize()}: {share}: {_shares(counts)}.")
     if report.summary.natives:
         lines.append(f"{natives_title(report)}: {_shares(_present(report, report.summary.natives))}.")
-    lines += pairs_lines(report)
     differ = any(case.differing_stages for case in report.cases)
     on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
     if report.exit_code == 0 and not differ and len(on_host) > 1:
@@ -138,39 +133,7 @@ def _shares(counts: Mapping[str, Mapping[str, int]]) -> str:
     return "; ".join(f"{text} on {name}" for name, text in texts.items())
 
 
-def pairs_lines(report: ParityReport) -> list[str]:
-    counts: dict[str, Counter[str]] = {}
-    for case in report.cases:
-        for pair in case.own_pairs:
-            counts.setdefault(f"{pair.left} and {pair.right}", Counter())[pair.verdict] += 1
-    return [
-        f"Your functions for {names}, compared with each other: "
-        f"{', '.join(f'{count} {verdict}' for verdict, count in sorted(verdicts.items()))}."
-        for names, verdicts in counts.items()
-    ]
-
-
 # -- tables
-
-
-def pairs_rows(report: ParityReport) -> list[list[str]]:
-    return [
-        [case.name, f"{pair.left} and {pair.right}", pair.verdict, size(pair.size), _difference(case, pair)]
-        for case in report.cases
-        for pair in case.own_pairs
-        if pair.verdict not in ("equal", "close")
-    ]
-
-
-def _difference(case: CaseResult, pair: OwnPair) -> str:
-    """Return how the result of each function differs from the exact result."""
-    natives = ((name, case.natives.get(name)) for name in (pair.left, pair.right))
-    texts = (
-        f"{name}: {each.cause or ('the cause is unknown' if each.kind in SIZED else KINDS[each.kind])}"
-        for name, each in natives
-        if each and each.kind
-    )
-    return pair.detail or "; ".join(texts) or NOTHING
 
 
 def known_row(entry: KnownDifferenceResult) -> list[str]:

@@ -53,8 +53,6 @@ def as_markdown(report: ParityReport) -> str:
         "steps": build.next_steps(report),
         "problems": [f"{'  ' * line.startswith(' ')}{markdown.inline(line)}" for line in view.problem_lines(report)],
         "glance": [f"- {markdown.inline(line)}" for line in view.glance(report)],
-        "pairs": view.pairs_rows(report),
-        "pairs_header": view.PAIRS_HEADER,
         "known": list(map(view.known_row, report.known)),
         "known_header": view.KNOWN_HEADER,
         "versions": [f"- {name} {version}" for name, version in report.versions.items()],
