@@ -42,11 +42,6 @@ def test_error_if_nonfinite_names_the_tensors_and_changes_nothing(kit: Kit) -> N
         kit.namespace.get_total_norm([kit.tensor([3e38, 3e38])], error_if_nonfinite=True)
 
 
-def test_error_if_nonfinite_says_nothing_of_finite_gradients(kit: Kit) -> None:
-    holders = kit.in_place([kit.tensor([3.0, 4.0])])
-    assert float(kit.array(kit.namespace.clip_grad_norm_(holders, 1.0, error_if_nonfinite=True))) == 5.0
-
-
 @where(lambda kit: kit.differentiates and kit.name != "jax")  # JAX's are tested in its own graphs
 @pytest.mark.parametrize("values", [[math.inf, 1.0], [math.nan, 1.0], [3.0, 4.0]])
 def test_an_infinite_threshold_that_is_not_read_measures_only(kit: Kit, values: list[float]) -> None:

@@ -12,8 +12,6 @@ from support import reference
 from support.kits import Kit
 from support.tiers import where
 
-import unified_clip
-
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @given(data=st.data())
@@ -91,8 +89,3 @@ def test_a_nan_in_either_part_of_a_complex_number_counts(kit: Kit, p: float) -> 
         assert math.isnan(float(kit.array(kit.namespace.get_total_norm([kit.tensor([value, 1], "complex64")], p))))
     infinite = kit.namespace.get_total_norm([kit.tensor([complex(math.inf, 1)], "complex64")], p)
     assert float(kit.array(infinite)) == math.inf
-
-
-def test_norms_that_functions_return_can_be_passed_to_suggest_threshold(kit: Kit) -> None:
-    norms = [kit.namespace.global_norm([kit.tensor([float(value)])]) for value in range(1, 31)]
-    assert unified_clip.suggest_threshold(norms, percentile=50).threshold == 15.0

@@ -28,20 +28,6 @@ def adapter(kit: Kit) -> Adapter:
     return made
 
 
-def test_the_page_has_how_functions_clip_in_place(adapter: Adapter, kit: Kit) -> None:
-    (row,) = [
-        line for line in PAGE.splitlines() if re.match(rf"\| [\w, ]*\b{TITLES[kit.name]}\b[\w, ]* \| a list of", line)
-    ]
-    how = (
-        "write into each array"
-        if kit.name == "numpy"
-        else "change each `.grad`"
-        if adapter.writes
-        else "replace the items"
-    )
-    assert how in row
-
-
 @where(lambda kit: kit.name == "paddle")
 def test_a_class_of_paddle_is_called_by_the_function_of_the_page(
     kit: Kit, adapter: Adapter, monkeypatch: pytest.MonkeyPatch

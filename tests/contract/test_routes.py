@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from support.kits import Kit
 from support.tiers import where
 
@@ -36,6 +37,8 @@ def on_torch(check: Check) -> None:
     check("single tensors", torch.ones(2, device="meta"), torch.ones(0, device="meta"))
     check("single tensors", torch.ones(2, dtype=torch.complex64, device="meta"))
     check("single tensors", (1j * torch.ones(2)).conj().imag)  # PyTorch negates it lazily
+    check("single tensors", torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {})))
+    check("lists", torch._efficientzerotensor((2,)))
     torch.func.vmap(lambda row: check("recorded", row))(torch.ones(2, 2))
     with torch.no_grad():
         check("host", recorded, differentiable=True)
@@ -56,19 +59,29 @@ def on_tensorflow(check: Check) -> None:
 
     plain = tf.ones(2)
     check("host", plain, differentiable=True)
+    check("host", tf.ones([0, 3]), tf.ones((), tf.bfloat16), differentiable=True)
     with tf.GradientTape() as tape:
         tape.watch(plain)
         check("host", plain)
+        check("host", tf.zeros(2), differentiable=True)
         check("device", plain, differentiable=True)
         check("device", tf.zeros(2), extra=[plain])
-    tf.function(lambda tensor: check("device", tensor), autograph=False)(plain)
+        with tape.stop_recording():
+            check("host", plain, differentiable=True)
+    check("host", plain, differentiable=True)
+    tf.function(lambda tensor: [check("device", tensor), check("device", plain)], autograph=False)(plain)
+    with tf.Graph().as_default():
+        check("device", tf.compat.v1.placeholder(tf.float32, [None]))
 
 
 def on_paddle(check: Check) -> None:
     import paddle
 
-    plain, recorded = paddle.ones([2]), paddle.ones([2])
+    plain, recorded, cleared = paddle.ones([2]), paddle.ones([2]), paddle.ones([2])
     recorded.stop_gradient = False
+    cleared._clear_data()
+    check("device", type("Own", (paddle.Tensor,), {})(plain.numpy()))
+    check("device", cleared)
     check("host", plain, differentiable=True)
     check("host", recorded)
     check("device", recorded, differentiable=True)
@@ -92,6 +105,13 @@ TABLE: dict[str, Callable[[Check], None]] = {
     "torch": on_torch, "jax": on_jax, "tensorflow": on_tensorflow, "paddle": on_paddle, "mlx": on_mlx,
     "numpy": on_numpy,
 }  # fmt: skip
+
+
+@where(lambda kit: kit.exact and kit.name != "numpy")
+def test_the_setting_forces_another_route(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    backend = backend_named(kit.name)
+    assert first_route(backend, Inputs([kit.tensor([1.0])], (), False), backend.routes).name != "host"
 
 
 @where(lambda kit: kit.exact)

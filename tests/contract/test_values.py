@@ -10,15 +10,6 @@ from support.kits import Kit
 from support.tiers import where
 
 
-def bits(kit: Kit, tensor: object) -> bytes:
-    """Return the tensor's bits. On the device path, all NaN are equal, because the framework's conversions change their
-    bits."""
-    array = kit.array(tensor)
-    if not kit.exact:
-        array[np.isnan(array)] = math.nan
-    return array.tobytes()
-
-
 @pytest.mark.parametrize(("dtype", "step"), [("float16", 2.0**-10), ("bfloat16", 2.0**-7)])
 def test_float64_tensor_bounds_of_16_bit_gradients_are_rounded_once(kit: Kit, dtype: str, step: float) -> None:
     """If these bounds were rounded to float32 first, they would be half-way cases, which then round to even."""
@@ -68,12 +59,6 @@ def test_bounds_that_would_enlarge_the_tensor_are_refused(kit: Kit, shape: tuple
         kit.namespace.clip_by_value(kit.tensor([0.0, 0.0]), kit.tensor(np.zeros(shape)), 1.0)
 
 
-def test_bounds_of_integers_are_whole(kit: Kit) -> None:
-    tensor = kit.tensor([0, 5], "int8")
-    with pytest.raises(TypeError, match="whole number"):
-        kit.namespace.clip_by_value(tensor, 0.5, 7)
-
-
 def test_complex_values_have_no_order(kit: Kit) -> None:
     if not kit.complex:
         return
@@ -118,11 +103,6 @@ def test_tensor_bounds_of_integers_have_their_dtype(kit: Kit) -> None:
         assert kit.array(got).tolist() == [2**53 + 1]
 
 
-def test_bounds_are_compared_as_the_dtype_has_them(kit: Kit) -> None:
-    got = kit.namespace.clip_by_value(kit.tensor([0.0, 9.0]), 0.7, kit.tensor([0.7, 0.7]))
-    assert kit.array(got).tolist() == [float(np.float32(0.7))] * 2
-
-
 @where(lambda kit: kit.reads_tensors)
 @pytest.mark.parametrize("bound", [math.nan, [math.nan, 1.0]])
 def test_tensor_bounds_that_are_nan_are_refused(kit: Kit, bound: object) -> None:
@@ -130,11 +110,13 @@ def test_tensor_bounds_that_are_nan_are_refused(kit: Kit, bound: object) -> None
         kit.namespace.clip_by_value(kit.tensor([1.0, 2.0]), kit.tensor(bound), 1.0)
 
 
-def test_bounds_too_large_for_a_float_are_infinite(kit: Kit) -> None:
-    assert kit.array(kit.namespace.clip_by_value(kit.tensor([1.0]), -(10**400), 10**400)).tolist() == [1.0]
-
-
 def test_bounds_are_real_tensors(kit: Kit) -> None:
     for dtype in ("complex64", "bool"):
         with pytest.raises(TypeError, match=f"clip_value_max is a tensor of {dtype}"):
             kit.namespace.clip_by_value(kit.tensor([1.0, 2.0]), 0.0, kit.tensor([1, 1], dtype))
+
+
+def test_bounds_of_integers_are_whole(kit: Kit) -> None:
+    tensor = kit.tensor([0, 5], "int8")
+    with pytest.raises(TypeError, match="whole number"):
+        kit.namespace.clip_by_value(tensor, 0.5, 7)

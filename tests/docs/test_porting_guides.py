@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from support.port import pages as pages
-from support.port.pages import FILES, GUIDES, PAIRS, PORT, PORTING, SHOWN, SILENT, TOLERANT, VERIFY, WRONG
+from support.port.pages import FILES, GUIDES, PAIRS, PORT, PORTING, SHOWN, TOLERANT, VERIFY, WRONG
 
 from unified_clip.recording import rounding
 from unified_clip.tensors.files import formats

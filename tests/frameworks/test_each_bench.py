@@ -95,14 +95,6 @@ def check_native(kit: Kit, pair: Pair, results: list[np.ndarray]) -> None:
             np.testing.assert_allclose(unified, native, rtol=0.03)
 
 
-def test_a_call_starts_from_gradients_that_are_not_clipped(kit: Kit) -> None:
-    arrays = create_gradients(lists.LISTS["10x10"], "float32")
-    for pair in FRAMEWORKS[kit.name].pairs(arrays).clips(rough_norm(arrays) / 2):
-        first, second = (outcome(kit, pair, pair.unified) for _ in range(2))
-        for one, other in zip(first, second, strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.graphs
 def test_the_worker_measures_every_pair(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "LEAST", 2)
@@ -130,11 +122,3 @@ FRAMEWORKS["{kit.name}"].use_threads(3)
 print(BACKEND.threads())
 """
     assert in_a_new_process(code).strip() == ("3" if kit.name in ("torch", "tensorflow") else "None")
-
-
-def test_the_memory_to_be_read_is_that_of_the_gradients(kit: Kit, dtype: str) -> None:
-    arrays = create_gradients([(10,), (), (3, 4)], dtype)
-    pairs = FRAMEWORKS[kit.name].pairs(arrays)
-    pairs.clips(1.0)[0].prepare()
-    views = pairs.memory()
-    assert [view.tobytes() for view in views] == [array.tobytes() for array in arrays]

@@ -10,20 +10,14 @@ import numpy as np
 import optax
 import pytest
 from support import adaptive
-from support.tiers import nightly, quick
+from support.tiers import nightly
 from support.trainers.adaptive_cases import (
-    ADAGC,
-    AGC,
     CONFIG,
-    FITTING,
     HALF,
     TENSORS,
     THRESHOLDS,
     UNITS,
-    Doubling,
     check_absent_gradients,
-    check_graph,
-    check_tensor_graph,
     check_tensors_in_an_optimizer,
     check_tensors_resume,
     check_units_in_an_optimizer,
@@ -34,38 +28,6 @@ from support.trainers.adaptive_cases import (
 from unified_clip import ClipConfig
 from unified_clip import adaptive as functions
 from unified_clip.integrations import optax_transforms
-
-
-def jitted(rule: Any) -> Any:
-    @jax.jit
-    def clip(grad: Any, state: Any) -> Any:
-        (result,), norm, state = functions.clip_by_global_norm([grad], rule, state)
-        return result, norm, state
-
-    return clip
-
-
-@pytest.mark.parametrize("settings", quick(FITTING, FITTING[6]))
-def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
-    from support.trainers.adaptive_cases import rule_of
-
-    rule = rule_of(settings)
-    check_graph(jitted(rule), jnp.asarray, rule, settings)
-
-
-def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
-    check_graph(jitted(Doubling()), jnp.asarray, Doubling())
-
-
-def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph() -> None:
-    @jax.jit
-    def clip(grads: Any, state: Any) -> Any:
-        results, _, state = functions.clip_by_tensor_norm(grads, ADAGC, state)
-        return results, state
-
-    check_tensor_graph(
-        clip, jnp.asarray, jax.jit(lambda grads, params: functions.clip_by_unit_norm(grads, params, AGC))
-    )
 
 
 @pytest.mark.parametrize("graph", [True, *nightly(False)])
@@ -212,10 +174,3 @@ def test_adagcs_state_has_the_order_of_jax_tree_leaves() -> None:
 def test_a_clipper_inside_a_graph_has_no_place_for_its_state() -> None:
     with pytest.raises(TypeError, match="a clip inside a compiled graph cannot keep its state"):
         jax.jit(lambda grad: CONFIG.clipper()([grad]))(jnp.ones(3))
-
-
-def test_a_state_inside_a_graph_cannot_be_read() -> None:
-    rule = functions.ZClip()
-    state = functions.initial_state(rule, jnp.zeros(2))
-    with pytest.raises(TypeError, match=r"^the state is inside a compiled graph, .* call read_state outside\."):
-        jax.jit(lambda state: functions.read_state(rule, state))(state)

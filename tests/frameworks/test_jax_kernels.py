@@ -14,15 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from jax.experimental import jet
-from support import reference
 from support.kits import in_a_new_process
 
 import unified_clip
 import unified_clip.jax as uc
-from unified_clip._backends.jax import backend, kernel_custom_call
-from unified_clip._backends.jax.device_path import JaxPath
-from unified_clip._backends.jax.releases import enable_x64
+from unified_clip._backends.jax import kernel_custom_call
 from unified_clip._native import KERNELS
 from unified_clip.errors import ClipWarning
 
@@ -46,10 +42,6 @@ def lowered_text(clip: Callable[..., Any], *arguments: Any) -> str:
 def gradients(dtype: str = "float32") -> list[Any]:
     random = np.random.default_rng(7)
     return [jnp.asarray(random.standard_normal(shape), dtype) for shape in ((5, 7), (3,), (), (2, 1, 4))]
-
-
-def norm_of(grads: list[Any], p: float = 2.0) -> float:
-    return reference.norm([np.asarray(gradient) for gradient in grads], p)
 
 
 # -- which programs
@@ -92,12 +84,6 @@ def test_an_unknown_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
         lowered_text(uc.global_norm, gradients())
 
 
-def test_other_platforms_use_jax_operations() -> None:
-    traced = jax.jit(CLIPS["clip_by_global_norm"]).trace(gradients())
-    assert CALL not in traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert CALL in traced.lower(lowering_platforms=("cpu",)).as_text()
-
-
 def test_an_exported_program_needs_no_kernels() -> None:
     exported = export.export(jax.jit(CLIPS["clip_by_global_norm"]))(gradients())
     assert CALL not in exported.mlir_module()
@@ -122,12 +108,6 @@ def test_an_xla_release_that_rejects_the_kernels_warns(monkeypatch: pytest.Monke
     with pytest.warns(ClipWarning, match="JAX rejects the compiled kernels of unified_clip.*: unsupported version"):
         norm = jax.jit(lambda grads: uc.global_norm(grads))(gradients())
     assert norm == uc.global_norm(gradients())
-    assert not unified_clip.native_available("jax")
-
-
-def test_native_available_follows_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert unified_clip.native_available("jax")
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     assert not unified_clip.native_available("jax")
 
 
@@ -169,11 +149,6 @@ def test_complex_gradients_use_the_kernels_for_the_2_norm() -> None:
     assert jax.jit(uc.global_norm)(grads) == uc.global_norm(grads)
 
 
-def test_the_norm_counts_subnormal_numbers() -> None:
-    grads = [jnp.asarray([2.0**-126, 2.0**-127], "float32")]
-    assert float(jax.jit(uc.global_norm)(grads)) == norm_of(grads) > 2.0**-126
-
-
 def test_xla_returns_a_subnormal_norm_as_zero() -> None:
     grads = [jnp.asarray([2.0**-130], "float32")]
     assert float(uc.global_norm(grads)) == 2.0**-130
@@ -192,15 +167,6 @@ def test_long_lists_have_the_same_bits_for_any_number_of_threads(monkeypatch: py
 # -- transformations
 
 
-@pytest.mark.parametrize("axes", [0, 1])
-def test_vmap_gives_each_member_its_own_norm(axes: int) -> None:
-    batch = jnp.stack([gradient * 2.0**k for k, gradient in enumerate([gradients()[0]] * 3)], axis=axes)
-    batched = jax.vmap(lambda x: uc.global_norm([x, jnp.ones(2)]), in_axes=axes)
-    assert CALL in lowered_text(batched, batch)
-    expected = [uc.global_norm([jnp.take(batch, k, axes), jnp.ones(2)]) for k in range(3)]
-    assert jax.jit(batched)(batch).tolist() == expected
-
-
 def test_nested_vmap_and_per_tensor_norms() -> None:
     batch = jnp.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5)
 
@@ -215,57 +181,6 @@ def test_nested_vmap_and_per_tensor_norms() -> None:
                 np.array_equal(batch_result[i, j], expected)
                 for batch_result, expected in zip(results, clip(batch[i, j]), strict=True)
             )
-
-
-def test_an_empty_batch_has_no_norms() -> None:
-    assert jax.jit(jax.vmap(lambda x: uc.global_norm([x])))(jnp.zeros((0, 4))).shape == (0,)
-
-
-@pytest.mark.nightly
-def test_derivatives_match_jax_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    def loss(grads: list[Any]) -> Any:
-        clipped, norm = uc.clip_by_global_norm(grads, 1.0)
-        return sum(jnp.sum(jnp.sin(gradient)) for gradient in clipped) * norm
-
-    grads_ = gradients()
-    for derive in (jax.grad, lambda f: jax.jacfwd(jax.grad(f)), lambda f: jax.checkpoint(jax.grad(f))):
-        result = jax.jit(derive(loss))(grads_)
-        monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
-        expected = jax.jit(derive(lambda grads: loss(grads)))(grads_)
-        monkeypatch.delenv("UNIFIED_CLIP_GRAPH")
-        for actual, expected_leaf in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(actual, expected_leaf, rtol=2e-6, atol=1e-7)
-
-
-def test_taylor_series_use_jax_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
-    point, direction = jnp.asarray([3.0, 4.0]), jnp.asarray([1.0, 0.0])
-    norm, (slope,) = jet.jet(lambda grad: uc.global_norm([grad]), (point,), ((direction,),))
-    assert float(norm) == 5
-    assert float(slope) == pytest.approx(0.6)
-
-
-@pytest.mark.nightly
-def test_derivatives_and_vmap_under_disable_jit() -> None:
-    grads = gradients()
-    with jax.disable_jit():
-        value, derivative = jax.value_and_grad(uc.global_norm)(grads)
-        batch = jax.vmap(lambda x: uc.global_norm([x]))(grads[0])
-    assert value == uc.global_norm(grads)
-    assert all(map(np.array_equal, derivative, jax.grad(uc.global_norm)(grads)))
-    assert batch.tolist() == [uc.global_norm([row]) for row in grads[0]]
-
-
-def test_the_primitive_and_the_operations_agree() -> None:
-    """Other platforms use the operations. The sums of these numbers are exact."""
-    arrays = [jnp.ones(4, "float32"), jnp.full(9, 2.0, "float32")]
-    for per_tensor in (False, True):
-        with enable_x64(True):
-            norm = kernel_custom_call.Norm(2, per_tensor)
-            result = jax.jit(lambda tensors, norm=norm: backend.KERNEL_NORM(tensors, norm))(arrays)
-            assert result.tolist() == ([2.0, 6.0] if per_tensor else float(np.float32(math.sqrt(40.0))))
-            path = JaxPath(backend.BACKEND, arrays, True, is_per_tensor=per_tensor)
-            assert path.norm_by_operations(2).tolist() == result.tolist()
 
 
 # -- processes and threads

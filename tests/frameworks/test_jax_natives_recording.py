@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from support.agreement import agreeing
-from support.optimizer_rules import EPS, RATE, check_rules
 
 import unified_clip
 from unified_clip import ClipWarning
@@ -20,53 +17,6 @@ from unified_clip.jax import transforms
 from unified_clip.recording import runs
 
 GRADIENTS = {"a": [3.0, -4.0], "b": [[12.0]]}
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    result = map(json.loads, path.read_text().splitlines()[1:])
-    return [line for line in result if "call" in line]
-
-
-@pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda: optax.clip_by_global_norm(1.0), {"call": "optax.clip_by_global_norm", "norm": 13.0, "coef": 1 / 13}),
-        (lambda: optax.clip(1.0), {"call": "optax.clip", "rule": "value", "threshold": [-1.0, 1.0], "norm": None}),
-        (lambda: optax.chain(optax.clip_by_global_norm(50.0), optax.adam(0.1)), {"coef": 1.0, "clipped": False}),
-    ],
-)
-def test_a_transformation_is_an_event_of_each_update(
-    tmp_path: Path, make: Callable[[], Any], expected: dict[str, Any], compile: Callable[..., Any]
-) -> None:
-    def updates() -> list[bytes]:
-        transformation = make()
-        gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
-        state, update = transformation.init(gradients), compile(transformation.update)
-        results = []
-        for _ in range(2):
-            result, state = update(gradients, state, gradients)
-            results += [each.tobytes() for each in jax.tree.leaves(result)]
-        return results
-
-    alone = updates()
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
-        assert updates() == alone
-    output = lines(tmp_path / "run.jsonl")
-    assert [line["step"] for line in output] == [1, 2]
-    for line in output:
-        assert {key: line[key] for key in expected} == expected
-        assert {name: each["norm"] for name, each in line["parameters"].items()} == {"a": 5.0, "b": 12.0}
-
-
-@pytest.mark.parametrize("name", ["clip_by_global_norm", "clip"])
-@pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
-def test_events_agree_with_those_of_verify(tmp_path: Path, name: str, compile: Callable[..., Any]) -> None:
-    gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
-    with agreeing(tmp_path, calls=2):
-        update = compile(getattr(optax, name)(1.0).update)
-        for _ in range(2):
-            update(gradients, optax.EmptyState(), gradients)
 
 
 @pytest.mark.parametrize("rate", [0.1, optax.exponential_decay(0.1, 1, 0.5)], ids=["constant", "schedule"])
@@ -127,27 +77,6 @@ def test_a_clip_and_a_step_may_be_in_two_graphs_or_in_none(
     assert [step.calls for step in runs.read(tmp_path / "run.jsonl").optimizer_steps] == [1, 2, 3]
 
 
-def test_an_optimizer_under_a_condition_has_no_negative_number_of_clips(tmp_path: Path) -> None:
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        parts = {name: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)) for name in ("actor", "critic")}
-        weights = {name: jnp.ones(2) for name in parts}
-        states = {name: part.init(weights[name]) for name, part in parts.items()}
-
-        @jax.jit
-        def step(number: Any, states: Any) -> Any:
-            def of(name: str) -> Any:
-                return states | {name: parts[name].update(weights[name], states[name], weights[name])[1]}
-
-            return jax.lax.cond(number % 3 == 2, lambda: of("actor"), lambda: of("critic"))
-
-        for number in range(6):
-            states = step(number, states)
-    run = runs.read(tmp_path / "run.jsonl")
-    # a graph can report a clip before or after its step
-    assert all(abs(step.calls - number) <= 1 for number, step in enumerate(run.optimizer_steps, start=1))
-    assert len(run.lines) == len(run.optimizer_steps) == 6
-
-
 @pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
 def test_every_optimizer_of_a_partition_follows_the_clip(tmp_path: Path, compile: Callable[..., Any]) -> None:
     params = {"fast": jnp.ones(2), "slow": jnp.ones(2)}
@@ -185,18 +114,6 @@ def test_a_mask_of_weight_decay_is_recorded(
     assert step.settings["weight_decay"] == decays
 
 
-def test_an_injected_learning_rate_is_recorded(tmp_path: Path) -> None:
-    gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        transformation = optax.chain(
-            optax.clip_by_global_norm(1.0), optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
-        )
-        state, update = transformation.init(gradients), jax.jit(transformation.update)
-        _, state = update(gradients, state, gradients)
-    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert (step.optimizer, step.settings["lr"]) == ("optax.sgd", pytest.approx(0.1))
-
-
 @pytest.mark.parametrize(
     ("optimizer", "arguments", "settings"),
     [
@@ -229,17 +146,3 @@ def test_a_step_that_cannot_be_reported_does_not_end_the_training(
         with pytest.warns(ClipWarning, match="a step of an optimizer is not recorded: ZeroDivisionError"):
             updates, _ = transformation.update(params, transformation.init(params), params)
     assert updates["a"].tolist() == [-0.5, -0.5]
-
-
-def test_the_rules_of_its_optimizers_are_identified() -> None:
-    def weights_of(name: str, gradients: Sequence[Any]) -> list[Any]:
-        decay = {"weight_decay": 0.0} if name == "adamw" else {}
-        optimizer = getattr(optax, name)(RATE, eps=EPS, **decay)
-        weights = [jnp.zeros(len(gradients[0]))]
-        state = optimizer.init(weights[0])
-        for gradient in gradients:
-            update, state = optimizer.update(jnp.array(gradient), state, weights[-1])
-            weights.append(optax.apply_updates(weights[-1], update))
-        return weights
-
-    check_rules("optax", optax, weights_of)

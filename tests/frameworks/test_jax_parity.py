@@ -11,7 +11,6 @@ from support.parity.cases import suite
 
 from unified_clip import cli
 from unified_clip.parity import run_suite
-from unified_clip.parity.report import build, view
 from unified_clip.parity.results import ParityReport
 from unified_clip.parity.suite import load as suites
 
@@ -79,20 +78,3 @@ def test_an_optax_that_is_too_old_is_named_with_the_needed_version(with_optax: C
     (problem,) = report.problems
     assert problem.what == "jax, framework's function, missing"
     assert problem.detail.startswith("optax 0.2.4 is too old: the suite needs optax>=0.2.5. Install a newer optax. To ")
-
-
-@pytest.mark.nightly
-def test_functions_that_cannot_be_imported_may_be_missing_if_the_suite_allows_it(
-    with_optax: Callable[[str], Path],
-) -> None:
-    where = with_optax("import jax\njax.a_function_that_was_removed")
-    output = suites.read(where)
-    report = run_suite.run(output)
-    assert report.exit_code == 3
-    assert "cannot be imported: AttributeError: module 'jax' has no attribute" in report.problems[0].detail
-    assert {result.verdict for _, result in report.results()} == {"equal"}
-    allowed = build.with_verdict(report.model_copy(update={"may_be_missing": ["jax"]}))
-    assert allowed.exit_code == 0
-    assert allowed.verdict.endswith("2 results of unified_clip are exact. Some results of jax are missing.")
-    assert allowed.known == []  # not judged, so not stale
-    assert [view.native(case.frameworks["jax"]) for case in allowed.cases] == ["missing", view.NOTHING]

@@ -40,25 +40,6 @@ def test_a_jitted_call_is_recorded_with_its_coefficient_in_float64(tmp_path: Pat
     assert {name: {*each} for name, each in samples.items()} == {"b": {12.0}, "w": {3.0, 4.0}}
 
 
-def test_each_run_of_a_graph_has_its_own_numbers(tmp_path: Path) -> None:
-    clip = jax.jit(lambda gradients: uc.clip_by_norm(gradients["w"], 6.0))
-    with unified_clip.record(tmp_path / "run.jsonl") as run:
-        for scale in (1.0, float("nan"), 2.0):
-            run.next_step()
-            clip({"w": scale * GRADIENTS["w"]})
-    result = lines(tmp_path / "run.jsonl")
-    assert [(line["norm"], line["clipped"]) for line in result] == [([5.0], False), (["nan"], True), ([10.0], True)]
-    assert [line["nan"] for line in result] == [0, None, 0]
-
-
-def test_gradients_clipped_each_by_its_own_norm_are_one_line(tmp_path: Path) -> None:
-    clip = jax.jit(lambda gradients: [each for _, each in uc.GradientClipByNorm(1.0)(list(gradients.items()))])
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        clip(GRADIENTS)
-    (line,) = lines(tmp_path / "run.jsonl")
-    assert sorted(line["norm"]) == [5.0, 12.0]
-
-
 @pytest.mark.nightly
 def test_loops_vectors_and_derivatives_are_recorded_as_often_as_they_run(tmp_path: Path) -> None:
     with unified_clip.record(tmp_path / "run.jsonl"):

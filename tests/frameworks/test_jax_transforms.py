@@ -192,27 +192,6 @@ def test_need_clip_is_asked_of_paths() -> None:
     ]
 
 
-def test_partitions_have_norms_of_their_own() -> None:
-    updates = {"w": jnp.array([3.0, 4.0], "float32"), "b": jnp.array([0.0, 2.0], "float32")}
-    clip = optax.partition(
-        {"one": transforms.clip_by_global_norm(1.0), "other": transforms.clip_grad_norm(4.0)},
-        {"w": "one", "b": "other"},
-    )
-    got, _ = jax.jit(clip.update)(updates, clip.init(updates))
-    assert_same(got, {"w": UNIT, "b": updates["b"]})
-
-
-def test_accumulated_steps_are_clipped_after_they_are_added_up() -> None:
-    steps = optax.MultiSteps(optax.chain(transforms.clip_by_global_norm(1.0), optax.sgd(1.0)), every_k_schedule=2)
-    params = jnp.zeros(2, "float32")
-    state = steps.init(params)
-    update = jax.jit(steps.update)
-    first, state = update(jnp.array([6.0, 0.0], "float32"), state, params)
-    second, state = update(jnp.array([0.0, 8.0], "float32"), state, params)
-    np.testing.assert_array_equal(first, [0.0, 0.0])
-    np.testing.assert_allclose(second, [-0.6, -0.8], rtol=1e-6)
-
-
 MADE_FROM: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "clip_grad_norm": (transforms.clip_grad_norm, {"max_norm": 1.0}, "norm_type"),
     "clip_by_global_norm": (transforms.clip_by_global_norm, {"clip_norm": 1.0}, ()),
@@ -248,38 +227,6 @@ def test_thresholds_may_be_injected_and_scheduled_without_retracing(name: str) -
     )
     clipped, _ = jax.jit(scheduled.update)(updates, scheduled.init(updates))
     assert float(jnp.max(clipped)) == pytest.approx(limit, rel=1e-5)
-
-
-def test_derivatives_pass_through() -> None:
-    clip = transforms.clip_grad_norm(1.0)
-    at = jnp.array([3.0, 4.0], "float32")
-    total = jax.jit(lambda g: clip.update([g], optax.EmptyState())[0][0].sum())
-    np.testing.assert_allclose(jax.grad(total)(at), [0.032, -0.024], rtol=1e-5)
-
-
-def test_loss_scaling_and_half_precision() -> None:
-    """Gradients are unscaled in float32 before the clip. A step with a norm that is not finite is skipped."""
-    scale = 2.0**15
-    optimizer = optax.apply_if_finite(
-        optax.chain(transforms.clip_by_global_norm(1.0), optax.sgd(1.0)), max_consecutive_errors=5
-    )
-    params = jnp.zeros(2, "float32")
-
-    @jax.jit
-    def step(params: Any, state: Any, batch: Any) -> Any:
-        def loss(p: Any) -> Any:
-            return (p.astype("float16") * batch).sum() * jnp.float16(scale)
-
-        grads = jax.grad(loss)(params).astype("float32") / scale
-        updates, state = optimizer.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    state = optimizer.init(params)
-    first, state = step(params, state, jnp.array([0.75, 1.0], "float16"))
-    np.testing.assert_allclose(first, [-0.6, -0.8], rtol=1e-6)
-    second, state = step(first, state, jnp.array([3.0, 4.0], "float16"))  # times 2**15 it is infinite
-    np.testing.assert_array_equal(second, first)
-    assert int(state.total_notfinite) == 1
 
 
 # -- refusals
@@ -374,7 +321,3 @@ def test_what_has_to_be_known_is_asked_for_where_optax_changes_it() -> None:
     ):
         with pytest.raises(TypeError, match=f"also pass static_args='{name}'"):
             optax.inject_hyperparams(make)(**arguments).init(jnp.ones(2))
-
-
-def test_the_module_shows_its_transformations_only() -> None:
-    assert set(dir(transforms)) == set(transforms.__all__)

@@ -31,41 +31,6 @@ def _eager(kit: Kit) -> None:
 # -- every name in a program that is not run yet
 
 
-def every_name(t: object, limit: object) -> list[object]:
-    results = [uc.get_total_norm([t], p) for p in (0.5, 1, 2, 3, math.inf)]
-    results += [uc.clip_by_norm(t, c, axes) for c in (1.0, 1e9, math.inf) for axes in (None, 1, [0])]
-    results += [uc.clip_by_value(t, -0.5, limit), uc.clip_by_value(t, -0.5, 0.5)]
-    clipped, norm = uc.clip_by_global_norm([t, None, t], limit)
-    for clip in (uc.GradientClipByNorm(1.0), uc.GradientClipByGlobalNorm(1.0), uc.GradientClipByValue(0.5)):
-        results.append(clip([(None, t)])[0][1])
-    return [*results, clipped[0], clipped[2], norm]
-
-
-def on_the_device_path(dtype: str, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    with monkeypatch.context() as patch:
-        patch.setenv("UNIFIED_CLIP_PATH", "framework")
-        return [result.numpy().tobytes() for result in every_name(tensor(INPUT, dtype), tensor(0.75))]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-@pytest.mark.parametrize("rows", [4, -1])
-def test_static_programs_compute_what_the_device_path_does(
-    dtype: str, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = on_the_device_path(dtype, monkeypatch)
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # test_paddle_kernels.py is about the kernels
-    paddle.enable_static()
-    try:
-        with program():
-            t, limit = paddle.static.data("t", [rows, 3], dtype), paddle.static.data("limit", [], "float32")
-            fetched = paddle.static.Executor().run(
-                feed={"t": INPUT.astype(dtype), "limit": np.float32(0.75)}, fetch_list=every_name(t, limit)
-            )
-    finally:
-        paddle.disable_static()
-    assert [result.tobytes() for result in fetched] == expected
-
-
 @pytest.mark.usefixtures("static")
 def test_what_has_no_place_in_a_static_program_is_refused(eager: list[paddle.Tensor]) -> None:
     with program():
@@ -101,38 +66,6 @@ def test_an_unknown_number_of_rows_may_turn_out_to_be_none(dtype: str) -> None:
     *norms, whole, rows, values = ran(build, t=np.zeros((0, 3), dtype))
     assert norms == [0.0] * 4
     assert whole.shape == rows.shape == values.shape == (0, 3)
-
-
-@BACKWARD_WARNS
-@pytest.mark.usefixtures("static")
-def test_clips_in_the_branches_of_a_condition() -> None:
-    def build(t: Any) -> list[Any]:
-        norm = uc.global_norm([t])
-        y = paddle.static.nn.cond(
-            norm > paddle.full([], 1.0), lambda: uc.clip_by_norm(t, 1.0), lambda: uc.clip_by_value(t, -0.25, 0.25)
-        )
-        return [y, *paddle.static.gradients([y.sum()], [t])]
-
-    clipped, derivative = ran(build, t=np.float32([3.0, 4.0, 0.0]))
-    np.testing.assert_allclose(clipped, [0.6, 0.8, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(derivative, [0.032, -0.024, 0.2], rtol=1e-5)
-    clipped, derivative = ran(build, t=np.float32([0.5, -0.125, 0.0]))
-    assert clipped.tolist() == [0.25, -0.125, 0.0]
-    assert derivative.tolist() == [0.0, 1.0, 1.0]
-
-
-@pytest.mark.usefixtures("static")
-def test_clips_in_the_body_of_a_loop() -> None:
-    def build(t: Any) -> list[Any]:
-        def body(i: Any, v: Any) -> list[Any]:
-            (v,), _ = uc.clip_by_global_norm([v + v], 10.0)
-            return [i + paddle.full([], 1, "int64"), uc.GradientClipByNorm(9.0)([(None, v)])[0][1]]
-
-        more = lambda i, v: i < paddle.full([], 3, "int64")  # noqa: E731
-        return [paddle.static.nn.while_loop(more, body, [paddle.full([], 0, "int64"), t])[1]]
-
-    (clipped,) = ran(build, t=np.float32([3.0, 4.0, 0.0]))
-    np.testing.assert_allclose(clipped, [5.4, 7.2, 0.0], rtol=1e-6)
 
 
 @pytest.mark.usefixtures("static")
@@ -180,41 +113,6 @@ def test_derivatives_in_programs_are_the_eager_ones(dtype: str) -> None:
     for a, b in zip(result, expected, strict=True):
         assert np.isfinite(b).all()
         np.testing.assert_allclose(a, b, rtol=1e-3 if dtype == "float16" else 1e-6, atol=1e-7)
-
-
-def test_second_derivatives() -> None:
-    # Eagerly: in static programs Paddle's where has none.
-    def penalty(array: np.ndarray) -> tuple[Any, Any]:
-        point = tensor(array, "float64", stop_gradient=False)
-        clipped = uc.clip_by_global_norm([point, point * point], 0.75)[0]
-        (first,) = paddle.grad([sum((c * c * c).sum() for c in clipped)], [point], create_graph=True)
-        return point, (first * first).sum()
-
-    start = np.random.default_rng(1).standard_normal((2, 3))
-    point, value = penalty(start)
-    (derivative,) = paddle.grad([value], [point])
-    for index in np.ndindex(start.shape):
-        step = np.zeros_like(start)
-        step[index] = 1e-5
-        difference = (penalty(start + step)[1].item() - penalty(start - step)[1].item()) / 2e-5
-        assert derivative.numpy()[index] == pytest.approx(difference, rel=1e-5, abs=1e-6)
-
-
-@BACKWARD_WARNS
-@pytest.mark.filterwarnings("ignore:paddle.grad has unsupported parameter in jit:UserWarning")
-def test_derivatives_inside_to_static() -> None:
-    def function(x: Any) -> Any:
-        y = x * paddle.full([], 2.0)
-        (slope,) = paddle.grad([(y * y * y).sum()], [y], create_graph=True)
-        return (uc.clip_by_norm(slope, 5.0) * y).sum()
-
-    result = []
-    for each in (function, paddle.jit.to_static(function, full_graph=True)):
-        point = tensor(INPUT[:3], stop_gradient=False)
-        each(point).backward()
-        result.append(point.grad.numpy())
-    assert np.isfinite(result[0]).all()
-    np.testing.assert_allclose(result[1], result[0], rtol=1e-6, atol=1e-7)
 
 
 # -- how norms are taken of many numbers
@@ -292,16 +190,6 @@ def test_a_norm_of_long_gradients_needs_no_copy_of_them(monkeypatch: pytest.Monk
 # -- the graphs of to_static
 
 
-def test_a_graph_of_to_static_computes_what_the_device_path_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    @paddle.jit.to_static(full_graph=True)
-    def function(t: paddle.Tensor, limit: paddle.Tensor) -> list[paddle.Tensor]:
-        paddle.scale(limit, 2.0, bias=0.0)  # Paddle takes attributes of -0.0 for this one from here on
-        return every_name(t, limit)
-
-    got = [result.numpy().tobytes() for result in function(tensor(INPUT), tensor(0.75))]
-    assert got == on_the_device_path("float32", monkeypatch)
-
-
 @pytest.mark.parametrize("clip", [lambda c, x: c([x])[0], lambda c, x: c.pairs([(None, x)])[0][1]])
 def test_a_graph_of_to_static_has_the_clip_of_a_configuration(clip: Callable[..., paddle.Tensor]) -> None:
     clipper = ClipConfig(rule="norm", threshold=1.0, family="paddle").clipper()
@@ -324,19 +212,6 @@ def test_to_static_leaves_its_graph_for_the_host_path_by_default() -> None:
     for values in (INPUT, INPUT * 3, INPUT):
         for got, expected in zip(translated(tensor(values)), function(tensor(values)), strict=True):
             assert got.numpy().tobytes() == expected.numpy().tobytes()
-
-
-def test_in_place_names_under_to_static() -> None:
-    parameter = paddle.create_parameter([2], "float32")
-    parameter.grad_ = tensor([3.0, 4.0])
-
-    def function(t: paddle.Tensor) -> paddle.Tensor:
-        return uc.clip_grad_norm_([parameter], 1.0) + t.sum()
-
-    assert paddle.jit.to_static(function, full_graph=False)(paddle.ones([2])).item() == 7.0
-    np.testing.assert_allclose(parameter.grad.numpy(), [0.6, 0.8], rtol=1e-6)
-    with pytest.raises(TypeError, match="parameters have no gradients in a static program"):
-        paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
 
 
 IN_PLACE = {

@@ -115,32 +115,6 @@ def test_parameter_groups_may_have_clips_of_their_own() -> None:
     np.testing.assert_allclose(moved, [[0.6, 0.8], [0.5, 0.5], [1.2, 1.6]], rtol=1e-5)
 
 
-def left_out(**options: Any) -> list[paddle.ParamAttr]:
-    return [attribute("kept"), attribute("left_out", **options)]
-
-
-@pytest.mark.parametrize("how", ["attribute", "predicate"])
-def test_static_parameters_that_need_no_clip(how: str) -> None:
-    attributes = left_out(need_clip=False) if how == "attribute" else left_out()
-    predicate = None if how == "attribute" else (lambda parameter: parameter.name == "kept")
-    paddle.enable_static()
-    try:
-        with program(), paddle.static.scope_guard(paddle.static.Scope()):
-            parameters = [paddle.static.create_parameter([2], "float32", attr=attr) for attr in attributes]
-            loss = sum((p * paddle.assign(np.float32([3.0, 4.0]))).sum() for p in parameters)
-            clip = uc.GradientClipByGlobalNorm(1.0, need_clip=predicate)
-            paddle.optimizer.SGD(1.0, grad_clip=clip).minimize(loss)
-            executor = paddle.static.Executor()
-            executor.run(paddle.static.default_startup_program())
-            executor.run()
-            scope = paddle.static.global_scope()
-            kept, other = [1.0 - np.array(scope.find_var(a.name).get_tensor()) for a in attributes]
-    finally:
-        paddle.disable_static()
-    np.testing.assert_allclose(kept, [0.6, 0.8], rtol=1e-5)
-    np.testing.assert_allclose(other, [3.0, 4.0], rtol=1e-5)
-
-
 # -- compiled with to_static
 
 INPUT = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
@@ -192,39 +166,6 @@ def test_a_compiled_model_is_clipped_as_any_other(clip: str, full_graph: bool) -
     expected = trained(network(), False, clip=CLIPS[clip][0])
     compiled = paddle.jit.to_static(network(), full_graph=full_graph)
     assert trained(compiled, False, clip=CLIPS[clip][0]) == expected
-
-
-def test_a_compiled_function_is_traced_once() -> None:
-    traces = []
-    clip = uc.GradientClipByNorm(1.0)
-
-    def clipped(x: Any) -> Any:
-        traces.append(1)
-        (y,), norm = uc.clip_by_global_norm([uc.clip_by_norm(x, 2.0, axes=1)], 3.0)
-        return uc.clip_by_value(y, -0.5, 0.5) * norm + clip([(None, x)])[0][1]
-
-    compiled = paddle.jit.to_static(clipped, full_graph=True)
-    for factor in range(100):
-        compiled(tensor(INPUT * factor))
-    assert len(traces) == 1
-    assert len(compiled.program_cache) == 1
-
-
-def test_a_clip_in_a_compiled_forward_pass_has_derivatives() -> None:
-    model, result = network(), []
-
-    def forward(x: Any) -> Any:
-        hidden = uc.clip_by_norm(model[0](x), 1.0, axes=1)
-        (hidden,), norm = uc.clip_by_global_norm([hidden], 2.0)
-        return cost(model[2], uc.clip_by_value(hidden, -0.4, 0.4)) + norm
-
-    for function in (forward, paddle.jit.to_static(forward, full_graph=True)):
-        function(tensor(INPUT)).backward()
-        result.append([parameter.grad.numpy() for parameter in model.parameters()])
-        model.clear_gradients()
-    for a, b in zip(*result, strict=True):
-        assert np.abs(a).max() > 1e-3
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
 def test_a_saved_model_clips(tmp_path: Any) -> None:
@@ -295,31 +236,12 @@ def test_an_optimizers_clip_sees_unscaled_gradients(how: str, clip: str, monkeyp
     assert got == trained(network(), in_place=False, clip=CLIPS[clip][0])
 
 
-def test_clipping_before_unscaling_is_the_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    got, norm = scaled_steps(monkeypatch, "clip, step")
-    assert got != trained(network(), in_place=True)
-    assert norm.item() > 1024
-
-
 @pytest.mark.parametrize("clip", [None, *CLIPS])
 def test_a_step_that_is_to_be_skipped_stays_so(clip: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     how = "unscale, step" if clip else "unscale, clip, step"
     got, norm = scaled_steps(monkeypatch, how, clip and CLIPS[clip][0], factor=np.inf)
     assert got == weights(network())
     assert clip or np.isnan(norm.item())
-
-
-def test_16_bit_parameters_get_clipped_gradients() -> None:
-    # amp.decorate makes such parameters at O2, but not on a CPU. On a CPU, only SGD has a kernel for them.
-    clip = uc.GradientClipByGlobalNorm(0.5)
-    (clipped,) = [gradient for _, gradient in clip([(None, tensor([3.0, 4.0], "bfloat16"))])]
-    stepped = []
-    for gradient, given in ((tensor([3.0, 4.0], "bfloat16"), clip), (clipped, None)):
-        parameter = paddle.create_parameter([2], "bfloat16", attr=attribute())
-        parameter.grad = gradient
-        paddle.optimizer.SGD(0.1, parameters=[parameter], grad_clip=given, multi_precision=True).step()
-        stepped.append(parameter.astype("float32").tolist())
-    assert stepped[0] == stepped[1] == [0.96875, 0.9609375]
 
 
 def static_losses(clip: Any, scaled: bool) -> list[float]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import keras
 import pytest
 import tensorflow as tf
 from support.agreement import agreeing
-from support.optimizer_rules import EPS, RATE, check_rules
 
 import unified_clip
 from unified_clip import ClipWarning
@@ -23,7 +20,6 @@ from unified_clip.recorder.samples import sample
 from unified_clip.recording import runs
 
 WEIGHTS = ([3.0, -4.0], [[12.0], [84.0]])
-TOTAL = math.sqrt(25 + 144 + 7056)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -38,46 +34,6 @@ def gradients() -> tuple[list[tf.Variable], list[tf.Tensor]]:
     return weights, tape.gradient(loss, weights)
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-@pytest.mark.parametrize(
-    ("clip", "expected"),
-    [
-        (
-            lambda grads: tf.clip_by_global_norm(grads, 1.0)[0],
-            [{"call": "tf.clip_by_global_norm", "rule": "global", "norm": TOTAL, "coef": 1 / TOTAL, "eps": 0.0}],
-        ),
-        (
-            lambda grads: [tf.clip_by_norm(grad, 6.0) for grad in grads],
-            [
-                {"rule": "each", "norm": [5.0], "coef": [1.0], "clipped": False},
-                {"rule": "each", "norm": [pytest.approx(math.sqrt(144 + 7056), rel=1e-7)], "clipped": True},
-            ],
-        ),
-        (
-            lambda grads: [tf.clip_by_value(grads[0] / 2.0, -1.0, 1.0)],
-            [{"rule": "value", "threshold": [-1.0, 1.0], "norm": None}],
-        ),
-    ],
-)
-def test_each_native_clip_is_an_event_with_unchanged_results(
-    tmp_path: Path, clip: Callable[..., Any], expected: list[dict[str, Any]], in_graph: bool
-) -> None:
-    def step(clip: Callable[..., Any]) -> Any:
-        return clip(gradients()[1]) if not in_graph else tf.function(clip)(gradients()[1])
-
-    alone = step(clip)
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        results = step(clip)
-    assert [each.numpy().tobytes() for each in results] == [each.numpy().tobytes() for each in alone]
-    result = lines(tmp_path / "run.jsonl")
-    assert len(result) == len(expected)
-    for line, fields in zip(result, expected, strict=True):
-        assert line["watched"]
-        assert {key: line[key] for key in fields} == {
-            key: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value for key, value in fields.items()
-        }
-
-
 def test_a_value_clip_of_a_tensor_in_the_shape_of_a_bias_is_no_event(tmp_path: Path) -> None:
     """The ratio of PPO can have this shape: 64 in a batch of 64, beside a bias of 64."""
     bias, ratio = tf.Variable(tf.zeros(64)), tf.linspace(0.5, 1.5, 64)
@@ -85,17 +41,6 @@ def test_a_value_clip_of_a_tensor_in_the_shape_of_a_bias_is_no_event(tmp_path: P
         loss = tf.reduce_sum(bias * tf.clip_by_value(ratio, 0.8, 1.2))
         tf.clip_by_value(tape.gradient(loss, bias), -1.0, 1.0)
     assert [line["threshold"] for line in lines(tmp_path / "run.jsonl")] == [[-1.0, 1.0]]
-
-
-def test_names_name_a_list_of_gradients(tmp_path: Path) -> None:
-    weights, grads = gradients()
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names=dict(zip("wb", weights, strict=True))):
-        tf.clip_by_global_norm(grads, 1.0)
-    (line,) = lines(tmp_path / "run.jsonl")
-    assert {name: each["norm"] for name, each in line["parameters"].items()} == {
-        "w": 5.0,
-        "b": pytest.approx(math.sqrt(144 + 7056), rel=1e-7),
-    }
 
 
 ROWS = [1, 3, 1]
@@ -208,15 +153,6 @@ def test_a_step_has_its_gradients_and_weights_and_those_before_the_scripts_own_c
             assert not is_by_hand or tensor.raw_sample == pytest.approx(sample(raw), rel=1e-6)
 
 
-def test_a_step_without_variables_is_recorded(tmp_path: Path) -> None:
-    optimizer = keras.optimizers.SGD(0.5)
-    optimizer.build([])
-    with pytest.warns(unified_clip.ClipWarning, match="No clip calls"), unified_clip.record(tmp_path / "run.jsonl"):
-        optimizer.apply([], [])
-    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert step.optimizer == "keras.optimizers.SGD"
-
-
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_the_losses_of_tapes_are_recorded_with_each_step(tmp_path: Path, in_graph: bool) -> None:
     weight = tf.Variable([1.0, 1.0])
@@ -295,36 +231,6 @@ def test_calls_that_only_accumulate_gradients_are_no_steps(tmp_path: Path, in_gr
     assert len(run.lines) == 2
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_events_agree_with_those_of_verify(tmp_path: Path, in_graph: bool) -> None:
-    def clip() -> None:
-        _, grads = gradients()
-        tf.clip_by_global_norm(grads, 1.0)
-        tf.clip_by_global_norm([*grads, None], 1e6)
-        tf.clip_by_norm(grads[0], 2.0)
-        tf.clip_by_value(grads[1], -1.0, 1.0)
-
-    weights, _ = gradients()
-
-    def clip_in_graph() -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.add_n([tf.reduce_sum(weight**2) / 2 for weight in weights])
-        grads = tape.gradient(loss, weights)
-        tf.clip_by_global_norm(grads, 1.0)
-        tf.clip_by_norm(grads[0], 2.0)
-
-    with agreeing(tmp_path, calls=2 if in_graph else 4):
-        tf.function(clip_in_graph)() if in_graph else clip()
-
-
-@pytest.mark.parametrize("setting", ["clipnorm", "global_clipnorm", "clipvalue"])
-def test_events_of_keras_agree_with_those_of_verify(tmp_path: Path, setting: str) -> None:
-    weights, grads = gradients()
-    optimizer = keras.optimizers.SGD(0.1, **{setting: 0.5})
-    with agreeing(tmp_path, calls=1):
-        optimizer.apply_gradients(zip(grads, weights, strict=True))
-
-
 def test_gradients_have_the_names_and_weights_of_their_variables(tmp_path: Path) -> None:
     weights = [tf.Variable(values, name=name) for values, name in zip(WEIGHTS, ("kernel", "bias"), strict=True)]
     with unified_clip.record(tmp_path / "run.jsonl", norms=True), tf.GradientTape() as tape:
@@ -336,22 +242,6 @@ def test_gradients_have_the_names_and_weights_of_their_variables(tmp_path: Path)
         "bias": (pytest.approx(math.sqrt(144 + 7056) / 2), pytest.approx(math.sqrt(144 + 7056))),
         "kernel": (2.5, 5.0),
     }
-
-
-def test_the_norm_of_the_function_is_recorded_beside_the_exact_one(tmp_path: Path) -> None:
-    """TensorFlow does not sum the repeated rows of an embedding's gradient before it measures."""
-    table = tf.Variable(tf.zeros((3, 2)))
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(tf.gather(table, [1, 1]))
-    grads = tape.gradient(loss, [table])
-    for norms in (False, True):
-        with unified_clip.record(tmp_path / f"{norms}.jsonl", norms=norms):
-            _, norm = tf.clip_by_global_norm(grads, 1.0)
-    rough, exact = (lines(tmp_path / f"{norms}.jsonl")[0] for norms in (False, True))
-    assert norm.numpy() == rough["norm"] == rough["returned_norm"] == exact["returned_norm"] == 2.0
-    assert exact["norm"] == pytest.approx(8**0.5)
-    assert rough["coef"] == exact["coef"] == 0.5
-    assert (rough["sparse"], rough["count"]) == (1, 1)
 
 
 def rows(table: tf.Variable) -> Any:
@@ -423,16 +313,6 @@ def test_steps_have_the_learning_rate_of_a_schedule(tmp_path: Path, in_graph: bo
     result = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()[1:-1]]
     assert [line["settings"]["lr"] for line in result] == [pytest.approx(rate) for rate in (0.1, 0.05, 0.025)]
     assert {(line["optimizer"], line["settings"]["momentum"]) for line in result} == {("keras.optimizers.SGD", 0.9)}
-
-
-def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
-    weights, grads = gradients()
-    optimizer = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        grads, _ = tf.clip_by_global_norm(grads, 1.0)
-        optimizer.apply_gradients(zip(grads, weights, strict=True))
-    step = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
-    assert (step["optimizer"], step["settings"]["lr"]) == ("tf.compat.v1.train.Momentum", pytest.approx(0.1))
 
 
 @pytest.mark.parametrize("use_minimize", [False, True])
@@ -537,32 +417,6 @@ def test_steps_of_a_class_with_its_own_update_are_recorded(
     assert [line["settings"] for line in result if "optimizer" in line] == [settings] * 2
 
 
-def test_adam_inside_tf_cond_trains_after_disable_eager_execution(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("""
-import unified_clip
-import tensorflow as tf
-v1 = tf.compat.v1
-with unified_clip.record("run.jsonl"):
-    v1.disable_eager_execution()
-    weight = v1.get_variable("weight", initializer=[1.0, 1.0])
-    def step():
-        clipped, _ = tf.clip_by_global_norm(tf.gradients(weight**2, [weight]), 1.0)
-        return tf.group(v1.train.AdamOptimizer(0.1).apply_gradients([(clipped[0], weight)]))
-    train = tf.cond(v1.placeholder_with_default(True, []), step, tf.no_op)
-    with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        session.run(train)
-""")
-    ended = subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path, capture_output=True, text=True)
-    warned = [
-        f"{what} is not recorded" in ended.stderr for what in ("tf.clip_by_global_norm", "a step of an optimizer")
-    ]
-    assert warned == [True, True]
-    run = runs.read(tmp_path / "run.jsonl")
-    assert (len(run.lines), len(run.optimizer_steps)) == (0, 0)
-
-
 def test_a_recording_adds_no_operation_to_the_graph_of_a_session(tmp_path: Path) -> None:
     """More operations would change the seeds of the script's random operations."""
     v1 = tf.compat.v1
@@ -584,113 +438,6 @@ def test_a_recording_adds_no_operation_to_the_graph_of_a_session(tmp_path: Path)
     assert (len(run.lines), len(run.optimizer_steps)) == (1, 1)
 
 
-def test_steps_of_one_optimizer_have_the_settings_with_which_they_were_built(tmp_path: Path) -> None:
-    v1 = tf.compat.v1
-    rates = [0.125]
-    optimizer = v1.train.MomentumOptimizer(lambda: rates[0], 0.9)
-
-    def build(weight: Any, rate: Any) -> Any:
-        rates[0] = rate
-        clipped, _ = tf.clip_by_global_norm(tf.gradients(tf.reduce_sum(weight**2), [weight]), 1.0)
-        return optimizer.apply_gradients([(clipped[0], weight)])
-
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
-        for second in (0.25, 0.5):  # in two graphs
-            with tf.Graph().as_default(), v1.Session() as session:
-                weight = v1.get_variable("weight", initializer=[1.0, 1.0])
-                unfed = v1.placeholder(tf.float32, [])
-                trains = [build(weight, rate) for rate in (0.125, second, unfed)]
-                session.run(v1.global_variables_initializer())
-                for train in trains[:2]:
-                    session.run(train)
-                session.run(trains[2], {unfed: 2.0})
-    run = runs.read(tmp_path / "run.jsonl")
-    assert len(run.lines) == 6
-    assert [step.settings["lr"] for step in run.optimizer_steps] == [0.125, 0.25, 2.0, 0.125, 0.5, 2.0]
-
-
-def test_a_recording_fetches_nothing_that_the_run_does_not_compute(tmp_path: Path) -> None:
-    """The script feeds no learning rate, because its optimizer does not use it."""
-    v1 = tf.compat.v1
-    with unified_clip.record(tmp_path / "run.jsonl"), tf.Graph().as_default(), v1.Session() as session:
-        weight = v1.get_variable("weight", initializer=[3.0, 4.0])
-        clipped, _ = tf.clip_by_global_norm(tf.gradients(tf.reduce_sum(weight**2), [weight]), 0.5)
-        optimizer, count = OwnAdam(v1.placeholder(tf.float32, []), ""), v1.train.get_or_create_global_step()
-        train = optimizer.apply_gradients([(clipped[0], weight)], global_step=count)
-        session.run(v1.global_variables_initializer())
-        session.run(train)
-    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert step.settings == {"betas": (0.5, 0.75), "eps": 0.125}
-
-
-def test_clips_that_parts_of_a_session_reach_are_recorded(tmp_path: Path) -> None:
-    """With a threshold in a variable, of gradients that different runs use."""
-    v1 = tf.compat.v1
-    with unified_clip.record(tmp_path / "run.jsonl"), tf.Graph().as_default(), v1.Session() as session:
-        weights = [v1.get_variable(name, initializer=[3.0, 4.0]) for name in ("a", "b")]
-        limit = v1.get_variable("limit", initializer=0.5, trainable=False)
-        loss = tf.reduce_sum(weights[0] * weights[1])
-        clipped, _ = tf.clip_by_global_norm(tf.gradients(loss, weights), limit)
-        optimizer = v1.train.GradientDescentOptimizer(0.125)
-        trains = [optimizer.apply_gradients([pair]) for pair in zip(clipped, weights, strict=True)]
-        session.run(v1.global_variables_initializer())
-        for train in trains:
-            session.run(train)
-    run = runs.read(tmp_path / "run.jsonl")
-    assert [line.threshold for line in run.lines] == [0.5, 0.5]
-    assert len(run.optimizer_steps) == 2
-
-
-def test_the_loss_of_an_optimizer_with_a_loss_scale_is_not_scaled(tmp_path: Path) -> None:
-    v1 = tf.compat.v1
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        with tf.Graph().as_default(), v1.Session() as session:
-            weight, inner = v1.get_variable("weight", initializer=[3.0, 4.0]), v1.train.GradientDescentOptimizer(0.125)
-            optimizer = v1.mixed_precision.MixedPrecisionLossScaleOptimizer(inner, 128.0)
-            train = optimizer.apply_gradients(optimizer.compute_gradients(tf.reduce_sum(weight**2), [weight]))
-            session.run(v1.global_variables_initializer())
-            session.run(train)
-        tf.clip_by_global_norm([tf.ones(2)], 1.0)  # a recording without a clip call is reported
-    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert step.losses == (25.0,)
-
-
-def test_a_step_of_adam_with_a_tensor_as_the_learning_rate_is_recorded(tmp_path: Path) -> None:
-    v1 = tf.compat.v1
-    with unified_clip.record(tmp_path / "run.jsonl"), tf.Graph().as_default(), v1.Session() as session:
-        weight = v1.get_variable("weight", initializer=tf.constant([3.0, 4.0]))
-        count = v1.train.get_or_create_global_step()
-        rate = v1.train.exponential_decay(0.5, count, 1, 0.5)
-        clipped, _ = tf.clip_by_global_norm(tf.gradients(weight**2, [weight]), 0.5)
-        train = v1.train.AdamOptimizer(rate).apply_gradients([(clipped[0], weight)], global_step=count)
-        session.run(v1.global_variables_initializer())
-        for _ in range(2):
-            session.run(train)
-    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
-    assert [line["settings"]["lr"] for line in lines if "optimizer" in line] == [0.5, 0.25]
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "expected"),
-    [
-        (keras.optimizers.Adagrad, {"initial_accumulator_value": 0.1}),
-        (tf.compat.v1.train.AdagradOptimizer, {"initial_accumulator_value": 0.1}),
-        (tf.compat.v1.train.FtrlOptimizer, {"initial_accumulator_value": 0.1}),
-        (partial(keras.optimizers.Adam, amsgrad=True), {"amsgrad": True}),
-        (partial(keras.optimizers.RMSprop, rho=0.75, centered=True), {"alpha": 0.75, "centered": True}),
-        (partial(tf.compat.v1.train.RMSPropOptimizer, decay=0.75, centered=True), {"alpha": 0.75, "centered": True}),
-        (partial(tf.compat.v1.train.AdadeltaOptimizer, rho=0.75), {"alpha": 0.75}),
-    ],
-)
-def test_settings_of_the_second_moment_are_recorded(tmp_path: Path, optimizer: Any, expected: dict[str, Any]) -> None:
-    weights, grads = gradients()
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        clipped, _ = tf.clip_by_global_norm(grads, 1.0)
-        optimizer(0.1).apply_gradients(zip(clipped, weights, strict=True))
-    step = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
-    assert {name: step["settings"].get(name) for name in expected} == expected
-
-
 @pytest.mark.parametrize("in_graph", [True, False])
 def test_variables_that_keras_excludes_have_no_recorded_weight_decay(tmp_path: Path, in_graph: bool) -> None:
     result = []
@@ -706,38 +453,3 @@ def test_variables_that_keras_excludes_have_no_recorded_weight_decay(tmp_path: P
         (step,) = runs.read(path).optimizer_steps
         result.append(step.settings["weight_decay"])
     assert result == [0.5, (0.0, 0.5), 0.0]
-
-
-@pytest.mark.parametrize("kind", [keras.optimizers.SGD, tf.compat.v1.train.GradientDescentOptimizer])
-def test_an_optimizer_with_an_unknown_setting_does_not_end_the_training(tmp_path: Path, kind: Any) -> None:
-    zero_division = property(lambda self: 1 / 0)
-    optimizer = type("Odd", (kind,), {"epsilon": zero_division, "_epsilon": zero_division})(0.1)
-    weights, grads = gradients()
-    with (
-        unified_clip.record(tmp_path / "run.jsonl"),
-        pytest.warns(ClipWarning, match="a step of an optimizer is not recorded: ZeroDivisionError"),
-    ):
-        optimizer.apply_gradients(list(zip(grads, weights, strict=True)))
-    assert (weights[0].numpy() != WEIGHTS[0]).all()
-
-
-def test_the_rules_of_its_optimizers_are_identified() -> None:
-    def weights_of(name: str, gradients: Sequence[Any]) -> list[Any]:
-        decay = {"weight_decay": 0.0} if name == "AdamW" else {}
-        optimizer = getattr(keras.optimizers, name)(RATE, epsilon=EPS, **decay)
-        return weights_after(lambda gradient, weight: optimizer.apply([gradient], [weight]), gradients)
-
-    def weights_in_tensorflow_1(name: str, gradients: Sequence[Any]) -> list[Any]:
-        optimizer = getattr(tf.compat.v1.train, name)(RATE, epsilon=EPS)
-        return weights_after(lambda gradient, weight: optimizer.apply_gradients([(gradient, weight)]), gradients)
-
-    def weights_after(apply: Callable[[tf.Tensor, tf.Variable], None], gradients: Sequence[Any]) -> list[Any]:
-        weight = tf.Variable(tf.zeros(len(gradients[0])))
-        weights = [weight.numpy().copy()]
-        for gradient in gradients:
-            apply(tf.constant(gradient), weight)
-            weights.append(weight.numpy().copy())
-        return weights
-
-    check_rules("keras", keras.optimizers, weights_of)
-    check_rules("tf", tf.compat.v1.train, weights_in_tensorflow_1, "optimizer")

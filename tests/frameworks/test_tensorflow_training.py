@@ -114,39 +114,6 @@ def test_in_an_optimizer_as_keras_does_it(optimizer: keras.optimizers.Optimizer,
     check_clipped(model, 1e-5)
 
 
-@pytest.mark.nightly
-def test_a_train_step_is_traced_once() -> None:
-    ClippingModel.traces = 0
-    model = made(ClippingModel)
-    model.compile(keras.optimizers.SGD(RATE), "mse", jit_compile=False)
-    model.fit(INPUTS, TARGETS, batch_size=8, epochs=50, verbose=0)
-    assert ClippingModel.traces == 1
-
-
-@pytest.mark.nightly
-@half_precision
-@jits
-@pytest.mark.parametrize("scale", [1.0, SCALE])
-def test_a_train_step_with_a_scaled_loss(scale: float, jit: bool) -> None:
-    model = made(ClippingModel)
-    optimizer = scaled(keras.optimizers.SGD(RATE), scale)
-    history = fitted(model, optimizer, jit_compile=jit, auto_scale_loss=False)
-    check_clipped(model, 0.01)
-    np.testing.assert_allclose(history["norm"], length(gradients_of(made())), rtol=0.01)
-
-
-@pytest.mark.nightly
-@half_precision
-@jits
-def test_an_optimizer_inside_one_that_scales_the_loss(jit: bool) -> None:
-    model = made()
-    fitted(model, ClippingSGD(RATE), jit_compile=jit)  # compile() wraps it
-    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    model = made()
-    fitted(model, scaled(ClippingSGD(RATE)), jit_compile=jit, auto_scale_loss=False)
-    check_clipped(model, 0.01)
-
-
 @half_precision
 @pytest.mark.parametrize(
     "compiled", [lambda f: f, tf.function, tf.function(jit_compile=True)], ids=["", "graph", "xla"]

@@ -74,13 +74,6 @@ def test_settings_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> Non
     assert count_custom_calls(compiled(clip), gradients()) == 0
 
 
-def test_remote_devices_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    local_devices = tf.config.list_logical_devices()
-    remote_device = tf.config.LogicalDevice("/job:worker/replica:0/task:0/device:CPU:0", "CPU")
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda: [*local_devices, remote_device])
-    assert count_custom_calls(compiled(clip), gradients()) == 0
-
-
 @pytest.fixture
 def _without_cached_check() -> Iterator[None]:
     kernel_custom_call._is_called.cache_clear()
@@ -112,17 +105,6 @@ def test_operations_of_tensorflow_replace_kernels_that_xla_cannot_call(
 # -- values
 
 
-def test_per_tensor_norms_take_one_custom_call() -> None:
-    variables = [tf.Variable(tf.zeros_like(grad)) for grad in gradients()]
-
-    def clip_each(grads: list[tf.Tensor]) -> list[tf.Tensor]:
-        return [grad for grad, _ in uc.GradientClipByNorm(0.5)(list(zip(grads, variables, strict=True)))]
-
-    function = compiled(clip_each)
-    assert count_custom_calls(function, gradients()) == 1
-    assert_same_bits(function(gradients()), clip_each(gradients()))
-
-
 def test_constant_row_indices_have_a_known_number() -> None:
     """XLA does not know how many different rows `tf.unique` finds, even of constants."""
     values = tf.reshape(tf.range(10.0), [5, 2])
@@ -139,22 +121,6 @@ def test_constant_row_indices_have_a_known_number() -> None:
     merged = [tf.stack([values[0] + values[2], values[1], values[3]]), dense]
     (expected, dense_result), norm = clip(merged)
     assert_same_bits([result[0], *result[2:]], [expected, dense_result, norm])
-
-
-@pytest.mark.parametrize("name", ["clip_by_global_norm", "GradientClipByNorm"])
-@pytest.mark.parametrize("value", [3e38, 1e3])
-def test_a_constant_factor_of_gradients_is_not_multiplied_into_the_coefficient(name: str, value: float) -> None:
-    """A product that overflows stays infinite, so that the clipped gradient is NaN, not 0."""
-
-    def clip_products(gradient: tf.Tensor) -> list[tf.Tensor]:
-        grads = [gradient * 1.5, gradient[:2] * 1.5]
-        if name == "clip_by_global_norm":
-            return uc.clip_by_global_norm(grads, 0.7)[0]
-        return [grad for grad, _ in uc.GradientClipByNorm(0.7)(list(zip(grads, variables, strict=True)))]
-
-    gradient = tf.constant([value, *np.random.default_rng(0).standard_normal(39)], tf.float32)
-    variables = [tf.Variable(gradient), tf.Variable(gradient[:2])]
-    assert_same_bits(compiled(clip_products)(gradient), clip_products(gradient))
 
 
 # -- transformations of graphs
@@ -206,31 +172,6 @@ def test_vectorized_map_gives_each_member_its_own_norm(length: int | None) -> No
         of_batches = compiled(lambda rows: tf.vectorized_map(clip_all, rows, fallback_to_while_loop=False))
         expected = [[clip_row(row) for row in batch] for batch in rows]
         np.testing.assert_array_equal(tf.stack(of_batches(rows), axis=2), expected)
-
-
-def test_derivatives_match_operations_of_tensorflow() -> None:
-    def derivative(x: tf.Tensor) -> list[Any]:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            (first, _), norm = clip([x, x * x])
-            loss = tf.reduce_sum(tf.sin(first)) * norm
-        return [tape.gradient(loss, x)]
-
-    def of_a_batch(rows: tf.Tensor) -> list[Any]:
-        with tf.GradientTape() as tape:
-            tape.watch(rows)
-            loss = tf.reduce_sum(tf.vectorized_map(lambda row: clip([row])[1], rows))
-        return [tf.convert_to_tensor(tape.gradient(loss, rows))]
-
-    x = tf.constant([3.0, -4.0, 1.0])
-    np.testing.assert_allclose(compiled(derivative)(x), derivative(x), rtol=1e-6)
-    function = compiled(lambda tensor: clip([tensor])[1])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        norm = function(x)
-    np.testing.assert_allclose(tape.gradient(norm, x), x / norm, rtol=1e-6)
-    rows = tf.stack([x, 2.0 * x])
-    np.testing.assert_allclose(compiled(of_a_batch)(rows)[0], [x / norm, x / norm], rtol=1e-6)
 
 
 def test_custom_calls_of_other_libraries_keep_their_errors() -> None:

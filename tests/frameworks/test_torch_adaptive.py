@@ -12,9 +12,6 @@ from support.trainers.adaptive_cases import (
     ADAGC,
     AGC,
     FITTING,
-    Doubling,
-    check_graph,
-    check_tensor_graph,
     rule_of,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -22,62 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from unified_clip import adaptive as functions
-
-
-def compiled(rule: Any, backend: str) -> Any:
-    torch._dynamo.reset()
-
-    def clip(grad: Any, state: Any) -> Any:
-        (result,), norm, state = functions.clip_by_global_norm([grad], rule, state)
-        return result, norm, state
-
-    return torch.compile(clip, fullgraph=True, backend=backend)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("settings", FITTING)
-def test_compiled_code_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
-    rule = rule_of(settings)
-    check_graph(compiled(rule, "inductor"), torch.from_numpy, rule, settings)
-
-
-@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2]))
-def test_a_graph_has_the_bits_of_the_recursion(settings: dict[str, Any]) -> None:
-    rule = rule_of(settings)
-    check_graph(compiled(rule, "eager"), torch.from_numpy, rule, settings)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
-def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph(backend: str) -> None:
-    torch._dynamo.reset()
-
-    def clip(grads: Any, state: Any) -> Any:
-        results, _, state = functions.clip_by_tensor_norm(grads, ADAGC, state)
-        return results, state
-
-    def clip_units(grads: Any, parameters: Any) -> Any:
-        return functions.clip_by_unit_norm(grads, parameters, AGC)
-
-    compiled_functions = [torch.compile(each, fullgraph=True, backend=backend) for each in (clip, clip_units)]
-    check_tensor_graph(compiled_functions[0], torch.from_numpy, compiled_functions[1])
-
-
-@pytest.mark.nightly
-def test_one_function_is_compiled_for_several_rules() -> None:
-    torch._dynamo.reset()
-    clip = torch.compile(functions.clip_by_global_norm, fullgraph=True, backend="eager")
-    for settings in FITTING[: torch._dynamo.config.recompile_limit]:
-        rule = rule_of(settings)
-        state = functions.initial_state(rule, torch.ones(2))
-        _, norm, state = clip([torch.ones(4)], rule, state)
-        assert norm == 2
-        assert functions.read_state(rule, state)["steps"] == 1
-
-
-@pytest.mark.nightly
-def test_a_users_own_rule_has_the_bits_of_numpy() -> None:
-    check_graph(compiled(Doubling(), "eager"), torch.from_numpy, Doubling())
 
 
 class OnDevice(TorchDispatchMode):
@@ -152,25 +93,3 @@ def test_the_example_recovers_with_adaptive_thresholds(
     assert "<svg" in (tmp_path / "plot.svg").read_text()
     losses = {line.partition(":")[0]: float(line.split()[-2]) for line in capsys.readouterr().out.splitlines()}
     assert losses["fixed"] > 2 > max(losses["zclip"], losses["adagc"])
-
-
-@pytest.mark.parametrize("rule", FITTING, ids=str)
-def test_the_state_has_no_derivative_so_that_each_step_can_be_differentiated(rule: Any) -> None:
-    weight = torch.tensor([3.0, 4.0], requires_grad=True)
-    rule = rule_of(rule)
-    state = functions.initial_state(rule, [weight])
-    for _ in range(3):
-        (grad,) = torch.autograd.grad((weight**3).sum(), weight, create_graph=True)
-        (clipped,), _, state = functions.clip_by_global_norm([grad], rule, state)
-        assert not state.requires_grad
-        clipped.sum().backward()  # through this step only
-
-
-def test_the_state_of_adagc_has_no_derivative_either() -> None:
-    weight = torch.tensor([3.0, 4.0], requires_grad=True)
-    state = functions.initial_state(ADAGC, [weight])
-    for _ in range(3):
-        (grad,) = torch.autograd.grad((weight**3).sum(), weight, create_graph=True)
-        (clipped,), _, state = functions.clip_by_tensor_norm([grad], ADAGC, state)
-        assert not state.requires_grad
-        clipped.sum().backward()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
-
 import pytest
 import torch
 from support.kits import Kit
@@ -60,48 +57,3 @@ def test_unscaled_first_a_run_is_that_without_scaling() -> None:
     assert scaling.get_scale() > 2.0**16, "the scale has grown meanwhile"
     for one, other in zip(weights(plain), weights(scaled), strict=True):
         assert torch.equal(one, other)
-
-
-def test_clipped_without_unscaling_the_step_is_smaller_by_the_scale() -> None:
-    model, steps, data, expected = start()
-    scaling, before = scaler(), weights(start()[0])
-    scaling.scale(loss_of(model, data, expected)).backward()
-    assert float(uc.clip_grad_norm_(model.parameters(), LIMIT)) > 2.0**16 * LIMIT
-    scaling.step(steps)
-    moved = uc.global_norm([old - new for old, new in zip(before, weights(model), strict=True)])
-    assert float(moved) < 0.1 * LIMIT / 2.0**14
-
-
-@pytest.mark.parametrize("bad", [math.inf, math.nan])
-@pytest.mark.parametrize("unscaled", [True, False])
-def test_an_infinite_gradient_still_skips_the_step(bad: float, unscaled: bool) -> None:
-    model, steps, data, expected = start()
-    scaling, before = scaler(), weights(model)
-    scaling.scale(loss_of(model, data, expected)).backward()
-    next(model.parameters()).grad[0, 0] = bad
-    if unscaled:
-        scaling.unscale_(steps)
-    uc.clip_grad_norm_(model.parameters(), LIMIT)
-    scaling.step(steps)
-    scaling.update()
-    assert all(torch.equal(one, other) for one, other in zip(before, weights(model), strict=True))
-    assert scaling.get_scale() == 2.0**15
-
-
-def test_every_way_to_clip_in_place_keeps_to_it() -> None:
-    ways = {
-        "by the global norm": uc.GradientClipByGlobalNorm(LIMIT).clip_,
-        "by norms": uc.GradientClipByNorm(LIMIT).clip_,
-        "by value": lambda parameters: uc.clip_grad_value_(parameters, LIMIT),
-    }
-    model, *_, data, expected = start()
-    for clip in ways.values():
-        plain, scaled = copy.deepcopy(model), copy.deepcopy(model)
-        loss_of(plain, data, expected).backward()
-        clip(list(plain.parameters()))
-        scaling = scaler()
-        scaling.scale(loss_of(scaled, data, expected)).backward()
-        scaling.unscale_(torch.optim.SGD(scaled.parameters()))
-        clip(list(scaled.parameters()))
-        for one, other in zip(plain.parameters(), scaled.parameters(), strict=True):
-            assert torch.equal(one.grad, other.grad)

@@ -65,6 +65,17 @@ def inner(gradient: torch.Tensor) -> object:
     return made.add_(torch.ones(2, requires_grad=True))
 
 
+def in_main_grad() -> object:
+    made = parameter(None)
+    made.main_grad = torch.ones(2)  # type: ignore[attr-defined]
+    return made
+
+
+def made_in_inference_mode() -> object:
+    with torch.inference_mode():
+        return parameter(torch.ones(3))
+
+
 class OwnTensor(torch.Tensor):
     pass
 
@@ -87,12 +98,19 @@ SPECIAL: dict[str, Callable[[], object]] = {
     "an expanded gradient": lambda: parameter(torch.ones(1).expand(4)),
     "a gradient with gaps": lambda: parameter(torch.ones(4, 6)[:, ::2]),
     "a gradient on no device": lambda: parameter(torch.ones(2, device="meta")),
+    "a gradient in main_grad": in_main_grad,
+    "inference mode": made_in_inference_mode,
+    "a gradient of 65 axes": lambda: parameter(torch.ones([1] * 65)),
     "zeros without memory": lambda: parameter(torch._efficientzerotensor((2,))),
 }
 
 
+@pytest.mark.parametrize("path", ["", "framework"], ids=["host", "device"])
 @pytest.mark.parametrize("name", SPECIAL)
-def test_one_that_is_special_has_all_of_them_looked_at(name: str) -> None:
+def test_one_that_is_special_has_all_of_them_looked_at(name: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "inference mode" and not path:
+        pytest.skip("the compiled kernels write it")
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
     assert BACKEND.collect_parameters([parameter(torch.ones(2)), SPECIAL[name]()]) is None
 
 

@@ -189,19 +189,6 @@ def test_a_clip_by_hand_is_compared_by_its_numbers(
     assert kinds or comparison.recipes.steps == STEPS
 
 
-@pytest.mark.filterwarnings("ignore:.*No clip calls were recorded")
-def test_a_gradient_of_nan_is_no_change_by_hand(tmp_path: Path) -> None:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
-        for factor in (1.0, float("nan")):
-            optimizer.zero_grad()
-            (factor * model(torch.ones(2))).sum().backward()
-            optimizer.step()
-    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert [(step.changed, len(step.tensors)) for step in steps] == [(0, 2), (0, 2)]
-
-
 def divided(parameters: Parameters, step: int) -> None:
     clip_grad_norm_(parameters, THRESHOLD)
     for parameter in parameters:
@@ -239,43 +226,10 @@ def test_changes_after_the_clip_are_counted(tmp_path: Path, clip: Any, counts: l
     assert [step.changed_after_clip for step in runs.read(path).optimizer_steps] == counts
 
 
-def test_changes_are_counted_if_the_optimizer_is_older_than_the_recording(tmp_path: Path) -> None:
-    weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = sgd([weight])
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        weight.sum().backward()
-        divided([weight], 1)
-        optimizer.step()
-    assert [step.changed_after_clip for step in runs.read(tmp_path / "run.jsonl").optimizer_steps] == [1]
-
-
-def test_unchanged_gradients_are_counted_as_such(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    with unified_clip.record(path):
-        train(lambda parameters, step: None if step < 5 else clip_grad_norm_(parameters, THRESHOLD), passes=2)
-    assert [step.changed for step in runs.read(path).optimizer_steps] == [0, 0, 0, 0, None]
-
-
-@both
-def test_averaged_accumulation_is_no_mistake(tmp_path: Path, norms: bool) -> None:
-    assert {each.kind for each in compared(tmp_path, norms, passes=4).findings} <= {"rounding"}
-
-
 @both
 def test_a_right_port_is_the_same_up_to_rounding(tmp_path: Path, norms: bool) -> None:
     comparison = compared(tmp_path, norms, clip=lambda parameters, _: uc.clip_grad_norm_(parameters, THRESHOLD))
     assert {each.kind for each in comparison.findings} <= {"rounding"}
-
-
-def test_steps_of_optimizers_are_recorded(tmp_path: Path) -> None:
-    comparison = compared(tmp_path, False, passes=2)
-    steps = comparison.b.optimizer_steps
-    assert [(each.step, each.backward_calls, each.cleared) for each in steps] == [
-        (number, 2, None if number == 1 else True) for number in range(1, STEPS + 1)
-    ]
-    assert {each.optimizer for each in steps} == {"torch.optim.SGD"}
-    assert steps[0].settings["lr"] == 0.1
-    assert all(later.calls - each.calls == 1 for each, later in itertools.pairwise(steps))
 
 
 def record_two_networks(
@@ -320,12 +274,6 @@ def compare_two_networks(tmp_path: Path, clip: Callable[[Sequence[Any], int], ob
     return compare(tmp_path / "right.jsonl", tmp_path / "wrong.jsonl").findings[0]
 
 
-@pytest.mark.parametrize("clears", [True, False])
-def test_each_of_two_optimizers_clears_its_own_gradients(tmp_path: Path, clears: bool) -> None:
-    steps = record_two_networks(tmp_path / "run.jsonl", clip_own, clears=clears)
-    assert [each.cleared for each in steps] == [None, None, clears, clears]
-
-
 def no_parameters(parameters: Sequence[Any], number: int) -> None:
     clip_grad_norm_(parameters[0] if number == 0 else iter(()), THRESHOLD)
 
@@ -354,21 +302,10 @@ def test_a_clip_without_gradients_of_one_of_two_networks_has_a_reason(tmp_path: 
     assert words in cause.sentence
 
 
-def test_a_clip_without_parameters_by_unified_clip_is_named(tmp_path: Path) -> None:
-    with pytest.warns(unified_clip.ClipWarning, match="empty or used up"):
-        cause = compare_two_networks(tmp_path, lambda parameters, number: uc.clip_grad_norm_(iter(()), THRESHOLD))
-    assert "passes no parameters" in cause.sentence
-
-
 def test_a_clip_before_the_backward_pass_is_not_called_a_clip_of_other_parameters(tmp_path: Path) -> None:
     with pytest.warns(unified_clip.ClipWarning, match="No clip calls were recorded"):
         cause = compare_two_networks(tmp_path, clip_own, is_early=True)
     assert "The call might come before backward() or after zero_grad()" in cause.sentence
-
-
-def test_a_second_clip_of_the_first_network_leaves_out_the_second(tmp_path: Path) -> None:
-    cause = compare_two_networks(tmp_path, lambda parameters, _: clip_grad_norm_(parameters[0], THRESHOLD))
-    assert (cause.kind, cause.new) == ("left out", "left out")
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -97,16 +97,6 @@ def test_the_kernels_operations_and_pytorch_are_measured(replays: list[None], tm
     assert json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["machine"] == machine["machine"]
 
 
-def test_a_call_has_the_setting_of_its_row(replays: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
-    settings: list[bool] = []
-    monkeypatch.setattr("unified_clip.torch.clip_grad_norm_", lambda *_: settings.append(kernels.ENABLED))
-    before = kernels.ENABLED
-    for pair in cuda.pairs([]).clips(1.0):
-        pair.unified([])
-    assert settings == [True, False]
-    assert kernels.ENABLED is before
-
-
 def test_kernels_that_do_not_support_the_device_are_not_measured(
     replays: list[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,24 +109,6 @@ def test_kernels_that_do_not_support_the_device_are_not_measured(
     assert [pair.native_name for pair in pairs.in_graphs(1.0)] == [f"{NATIVE}, operations, CUDA graphs"]
     pairs.norm.unified([])
     assert settings == [False]
-
-
-def test_apex_is_measured_if_it_is_installed(replays: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = ("apex", "apex.contrib", "apex.contrib.clip_grad")
-    for name in packages:
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace(clip_grad_norm_=torch.nn.utils.clip_grad_norm_))
-    names = [pair.native_name for pair in cuda.pairs([torch.ones(3).numpy()]).clips(2.0)]
-    assert names == [f"{native}, {label}" for native in (NATIVE, cuda.APEX) for label in ("CUDA kernels", "operations")]
-
-
-def test_unified_clip_and_pytorch_clip_the_same(replays: list[None]) -> None:
-    values = torch.arange(1.0, 7.0).numpy()
-    for pair in cuda.pairs([values]).clips(2.0):
-        for call in (pair.unified, pair.native):
-            (parameter,) = pair.prepare()
-            assert parameter.grad.tolist() == values.tolist()
-            call([parameter])
-            assert float(parameter.grad.norm()) == pytest.approx(2.0, rel=1e-5)
 
 
 def test_without_a_device_the_gpu_tests_fail() -> None:

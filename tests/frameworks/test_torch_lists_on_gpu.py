@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 import unified_clip
 import unified_clip.torch as uc
-from unified_clip._backends.torch import backend, gpu_lists
+from unified_clip._backends.torch import gpu_lists
 from unified_clip._native import KERNELS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -43,62 +43,8 @@ def random(dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=source, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-def collected(parameters: list[torch.nn.Parameter]) -> Any | None:
-    return gpu_lists.collect_parameters(parameters)
-
-
 def test_gradients_in_the_memory_of_the_cpu_are_on_no_gpu() -> None:
     assert gpu_lists.COLLECTOR.of_parameters_on_gpu(with_gradients(torch.ones(3))) is None
-
-
-@READS_TENSORS
-def test_parameters_without_gradients_are_left_out() -> None:
-    path = collected(with_gradients(None, torch.ones(3), None))
-    assert path is not None
-    assert len(path.tensors) == 1
-    assert collected(with_gradients(None, None)) is None
-
-
-def shared() -> list[torch.nn.Parameter]:
-    memory = torch.ones(6)
-    return with_gradients(memory[:4], memory[2:])
-
-
-def excluded() -> list[torch.nn.Parameter]:
-    parameters = with_gradients(torch.ones(3), torch.ones(3))
-    parameters[1].need_clip = False
-    return parameters
-
-
-def in_main_grad() -> list[torch.nn.Parameter]:
-    parameters = with_gradients(torch.ones(3), None)
-    parameters[1].main_grad = torch.ones(())
-    return parameters
-
-
-def made_in_inference_mode() -> list[torch.nn.Parameter]:
-    with torch.inference_mode():
-        return with_gradients(torch.ones(3))
-
-
-NOT_PLAIN: dict[str, Callable[[], list[torch.nn.Parameter]]] = {
-    "a gap": lambda: with_gradients(torch.ones(4, 4)[:, :2]),
-    "shared memory": shared,
-    "excluded": excluded,
-    "main_grad": in_main_grad,
-    "inference mode": made_in_inference_mode,
-    "empty": lambda: with_gradients(torch.ones(0)),
-    "complex": lambda: with_gradients(torch.ones(2, dtype=torch.complex64)),
-    "no memory": lambda: with_gradients(torch.ones(2, device="meta")),
-    "another device": lambda: with_gradients(torch.ones(2), torch.ones(2, device="meta")),
-}
-
-
-@READS_TENSORS
-@pytest.mark.parametrize("name", NOT_PLAIN)
-def test_a_gradient_that_is_not_plain_is_checked_one_by_one(name: str) -> None:
-    assert collected(with_gradients(torch.ones(3))) is not None
-    assert collected(NOT_PLAIN[name]()) is None
 
 
 CLIPS: dict[str, Callable[[Any], Any]] = {
@@ -109,24 +55,6 @@ CLIPS: dict[str, Callable[[Any], Any]] = {
     "new tensors": lambda parameters: uc.clip_by_global_norm([each.grad for each in parameters], 2.0),
     "norm alone": lambda parameters: uc.get_total_norm([each.grad for each in parameters]),
 }
-
-
-@READS_TENSORS
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CLIPS)
-def test_results_are_those_of_gradients_checked_one_by_one(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[object] = []
-    path_on_gpu = backend._path_on_gpu
-    monkeypatch.setattr(backend, "_path_on_gpu", lambda given: made.append(given) or path_on_gpu(given))
-    parameters, others = with_gradients(*random(dtype)), with_gradients(*random(dtype))
-    norm = CLIPS[name](parameters)
-    assert any(each is not None for each in made)
-    monkeypatch.setattr(gpu_lists, "COLLECTOR", None)
-    assert str(CLIPS[name](others)) == str(norm)
-    for parameter, other in zip(parameters, others, strict=True):
-        assert torch.equal(parameter.grad, other.grad)
 
 
 @READS_TENSORS

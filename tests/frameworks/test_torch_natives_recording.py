@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.agreement import agreeing
-from support.optimizer_rules import EPS, RATE, check_rules
 from support.tiers import TRACES_NATIVES
 
 import unified_clip
@@ -23,7 +21,6 @@ import unified_clip.torch as uc
 from unified_clip import ClipWarning
 from unified_clip.compare.losses import logged_numbers
 from unified_clip.recorder.pytorch_names import MOST_SEARCHES
-from unified_clip.recorder.steps import MOST_LOSSES
 from unified_clip.recording import runs
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]
@@ -54,46 +51,6 @@ def recorded(path: Path, clip: Callable[[list[torch.nn.Parameter]], Any], **opti
     return lines(path)
 
 
-@pytest.mark.parametrize("norms", [False, True])
-@pytest.mark.parametrize(
-    ("clip", "expected"),
-    [
-        (
-            lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1.0),
-            {"call": "torch.nn.utils.clip_grad_norm_", "rule": "global", "norm": TOTAL, "coef": 1 / (TOTAL + 1e-6)},
-        ),
-        (
-            lambda weights: torch.nn.utils.clip_grad_norm_(iter(weights), 1.0, foreach=True),
-            {"norm": TOTAL, "clipped": True, "eps": 1e-6, "threshold": 1.0},
-        ),
-        (
-            lambda weights: torch.nn.utils.clip_grad_norm_(weights, 1000.0, math.inf),
-            {"norm": 84.0, "coef": 1.0, "clipped": False, "norm_type": "inf", "nan": 0},
-        ),
-        (
-            lambda weights: torch.nn.utils.clip_grads_with_norm_(weights, 1.0, torch.tensor(4.0)),
-            {"call": "torch.nn.utils.clip_grads_with_norm_", "passed_norm": 4.0, "coef": 1 / (4 + 1e-6), "nan": None},
-        ),
-        (
-            lambda weights: torch.nn.utils.clip_grad_value_(weights, 2.5),
-            {"call": "torch.nn.utils.clip_grad_value_", "rule": "value", "threshold": [-2.5, 2.5], "norm": None},
-        ),
-    ],
-)
-def test_a_native_clip_is_one_event(
-    tmp_path: Path, clip: Callable[..., Any], expected: dict[str, Any], norms: bool
-) -> None:
-    (line,) = recorded(tmp_path / "run.jsonl", clip, norms=norms)
-    assert line["watched"]
-    assert line["framework"] == "torch"
-    for key, value in expected.items():
-        if not (norms and key == "nan"):
-            assert line[key] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), key
-    assert ("parameters" in line) == norms
-    if "passed_norm" in line:
-        assert line["norm"] == (pytest.approx(TOTAL) if norms else 4.0)
-
-
 def test_exact_norms_stand_beside_the_returned_one(tmp_path: Path) -> None:
     weights = [torch.nn.Parameter(torch.ones(1000)) for _ in range(2)]
     for seed in range(100):
@@ -110,20 +67,6 @@ def test_exact_norms_stand_beside_the_returned_one(tmp_path: Path) -> None:
     assert returned != exact
     assert math.hypot(*(each["norm"] for each in line["parameters"].values())) == pytest.approx(exact)
     assert [each["weight"] for each in line["parameters"].values()] == pytest.approx([math.sqrt(1000)] * 2)
-
-
-@pytest.mark.parametrize("norms", [False, True])
-@pytest.mark.parametrize(
-    ("value", "norm"), [(math.nan, math.nan), (math.inf, math.inf), (1e200, 1e200), (1e-200, 1e-200)]
-)
-def test_a_norm_of_extreme_numbers_is_recorded(tmp_path: Path, norms: bool, value: float, norm: float) -> None:
-    weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    weight.grad = torch.full((1,), value, dtype=torch.float64)
-    with unified_clip.record(tmp_path / "run.jsonl", norms=norms):
-        returned = torch.nn.utils.clip_grad_norm_([weight], 1.0).item()
-    (line,) = runs.read(tmp_path / "run.jsonl").lines
-    assert line.returned_norm == pytest.approx(returned, nan_ok=True)
-    assert line.norm == pytest.approx(norm if norms else returned, nan_ok=True)
 
 
 def test_each_recording_has_the_sums_of_a_weight_once(tmp_path: Path) -> None:
@@ -186,30 +129,6 @@ def test_a_compiled_graph_with_a_native_stays_whole(tmp_path: Path) -> None:
         assert clip(parameters()).item() == TOTAL
 
 
-def test_parameters_without_gradients_are_left_out(tmp_path: Path) -> None:
-    used, unused = parameters()
-    unused.grad = None
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names={"used": used, "unused": unused}):
-        torch.nn.utils.clip_grad_norm_([unused, used], 1.0)
-        torch.nn.utils.clip_grad_norm_([unused], 1.0)  # which is no event
-    (line,) = lines(tmp_path / "run.jsonl")
-    assert (line["norm"], list(line["parameters"])) == (5.0, ["used"])
-
-
-def test_a_step_counts_the_clips_that_get_no_gradient(tmp_path: Path) -> None:
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        for step in range(3):
-            optimizer.zero_grad()
-            if step < 2:
-                torch.nn.utils.clip_grad_norm_([weight], 1.0)
-            weight.sum().backward()
-            torch.nn.utils.clip_grad_value_([weight], 1.0)
-            optimizer.step()
-    assert [step.empty_clips for step in runs.read(tmp_path / "run.jsonl").optimizer_steps] == [1, 1, 0]
-
-
 def recorded_names(path: Path, *models: torch.nn.Module) -> list[str]:
     named = [item for model in models for item in model.named_parameters()]
     groups = [{"params": [p for name, p in named if ("bias" in name) is is_bias]} for is_bias in (False, True)]
@@ -246,14 +165,6 @@ def test_a_name_that_two_trained_models_have_gets_a_number(tmp_path: Path) -> No
         "odd_net.weight#2",
         "odd_net.bias#2",
     ]
-
-
-def test_a_parameter_that_no_optimizer_updates_has_no_name(tmp_path: Path) -> None:
-    model = torch.nn.ModuleDict({"odd_frozen": torch.nn.Linear(2, 1)})
-    model["odd_frozen"](torch.ones(2)).sum().backward()
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    assert list(lines(tmp_path / "run.jsonl")[0]["parameters"]) == ["0", "1"]
 
 
 def test_parameters_without_a_name_cause_few_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,15 +213,6 @@ def test_an_object_that_is_not_ready_hides_no_names(tmp_path: Path, kind: type) 
     del unready
 
 
-def test_a_sparse_gradient_is_recorded(tmp_path: Path) -> None:
-    embedding = torch.nn.Embedding(5, 2, sparse=True)
-    embedding(torch.tensor([1, 1])).sum().backward()
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names={"e": embedding.weight}):
-        torch.nn.utils.clip_grads_with_norm_([embedding.weight], 1.0, torch.tensor(2.0))
-    (line,) = lines(tmp_path / "run.jsonl")
-    assert line["parameters"]["e"]["norm"] == pytest.approx(math.sqrt(8))
-
-
 def losses(path: Path) -> list[list[float]]:
     return [list(step.losses) for step in runs.read(path).optimizer_steps]
 
@@ -335,24 +237,6 @@ def test_the_losses_of_backward_passes_are_recorded_with_each_step(tmp_path: Pat
     assert losses(tmp_path / "run.jsonl") == [[6.0, 2.0], [], [2.0]]
 
 
-def test_losses_before_a_recording_are_not_recorded_and_those_without_a_step_are_forgotten(tmp_path: Path) -> None:
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([weight], lr=0.0)
-    with unified_clip.record(tmp_path / "first.jsonl"):
-        weight.sum().backward()
-        torch.nn.utils.clip_grad_norm_([weight], 1.0)
-    with unified_clip.record(tmp_path / "second.jsonl"):
-        torch.nn.utils.clip_grad_norm_([weight], 1.0)
-        optimizer.step()
-        for _ in range(MOST_LOSSES + 1):
-            weight.sum().backward()
-        optimizer.step()
-    assert losses(tmp_path / "first.jsonl") == []
-    before, after = losses(tmp_path / "second.jsonl")
-    assert before == []
-    assert len(after) == MOST_LOSSES
-
-
 def test_a_logged_loss_replaces_that_of_the_backward_passes(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -366,25 +250,6 @@ def test_a_logged_loss_replaces_that_of_the_backward_passes(tmp_path: Path) -> N
                     recording.log(loss=7.0)
     assert [value for _, value in logged_numbers(runs.read(tmp_path / "logged"))["loss"]] == [7.0, 7.0]
     assert [step for step, _ in logged_numbers(runs.read(tmp_path / "seen"))["loss"]] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    "clip",
-    [
-        lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.5),
-        lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.5, norm_type=1),
-        lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 1e6),
-        lambda parameters: torch.nn.utils.clip_grads_with_norm_(parameters, 0.5, torch.tensor(7.0)),
-        lambda parameters: torch.nn.utils.clip_grad_value_(parameters, 0.1),
-    ],
-)
-def test_events_agree_with_those_of_verify(tmp_path: Path, clip: Callable[..., Any]) -> None:
-    torch.manual_seed(1)
-    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
-    with agreeing(tmp_path, calls=2):
-        for _ in range(2):
-            net(torch.randn(4, 6)).square().sum().backward()
-            clip(list(net.parameters()))
 
 
 def train_once(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
@@ -418,28 +283,6 @@ def test_backward_passes_of_checkpoints_are_no_accumulation(tmp_path: Path) -> N
     assert step["backward_calls"] == len(step["losses"]) == 1
 
 
-def test_losses_without_a_value_do_not_end_the_training(tmp_path: Path) -> None:
-    model = torch.nn.Linear(2, 1, device="meta")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        model(torch.ones(3, 2, device="meta")).sum().backward()
-        with pytest.warns(ClipWarning, match=r"a loss is not recorded: RuntimeError: Tensor.item\(\)"):
-            optimizer.step()
-        with pytest.warns(ClipWarning, match="a backward pass is not recorded"):
-            model(torch.ones(3, 2, device="meta")).sum().backward()
-
-
-def test_rho_of_adadelta_is_recorded_as_alpha(tmp_path: Path) -> None:
-    parameter = torch.nn.Parameter(torch.ones(2))
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        optimizer = torch.optim.Adadelta([parameter], rho=0.75)
-        parameter.sum().backward()
-        optimizer.step()
-        torch.nn.utils.clip_grad_norm_([parameter], 1.0)
-    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert step.settings["alpha"] == 0.75
-
-
 @pytest.mark.parametrize(
     ("kind", "is_decoupled", "name"), [("Adam", False, "Adam"), ("Adam", True, "AdamW"), ("AdamW", True, "AdamW")]
 )
@@ -452,20 +295,6 @@ def test_adam_with_decoupled_weight_decay_is_adamw(tmp_path: Path, kind: str, is
     assert lines(tmp_path / "run.jsonl")[-1]["optimizer"] == f"torch.optim.{name}"
 
 
-def test_an_optimizer_without_a_hash_does_not_end_the_training(tmp_path: Path) -> None:
-    class Compared(torch.optim.SGD):
-        def __eq__(self, other: object) -> bool:
-            return type(other) is type(self)
-
-        __hash__ = None  # type: ignore[assignment]
-
-    model = torch.nn.Linear(2, 1)
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        train_once(model(torch.ones(3, 2)).sum(), Compared(model.parameters(), lr=0.1))
-    clip, step = lines(tmp_path / "run.jsonl")
-    assert (clip["rule"], step["backward_calls"]) == ("global", 1)
-
-
 def test_nothing_is_read_while_a_cuda_graph_is_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -476,20 +305,6 @@ def test_nothing_is_read_while_a_cuda_graph_is_captured(tmp_path: Path, monkeypa
             train_once(model(torch.ones(3, 2)).sum(), optimizer)
     (warning,) = lines(tmp_path / "run.jsonl")
     assert "a CUDA graph cannot report values" in warning["warning"]
-
-
-def test_the_rules_of_its_optimizers_are_identified() -> None:
-    def weights_of(name: str, gradients: Sequence[Any]) -> list[Any]:
-        weight = torch.nn.Parameter(torch.zeros(len(gradients[0])))
-        optimizer = getattr(torch.optim, name)([weight], lr=RATE, eps=EPS, weight_decay=0.0)
-        weights = [weight.detach().numpy().copy()]
-        for gradient in gradients:
-            weight.grad = torch.from_numpy(gradient)
-            optimizer.step()
-            weights.append(weight.detach().numpy().copy())
-        return weights
-
-    check_rules("torch", torch.optim, weights_of)
 
 
 @pytest.mark.parametrize(("early", "late"), [((), (0, 1)), ((0,), (1,)), ((0, 1), ())])
@@ -531,17 +346,6 @@ def test_clips_by_hand_before_and_after_the_gradients_are_unscaled_are_known(
         norm = 0.125 / 64 if number % 2 in early else 0.125
         assert math.hypot(weight.norm, bias.norm) == pytest.approx(norm)
         assert weight.raw_norm == pytest.approx(raw[number])
-
-
-def test_a_recorded_clip_of_scaled_gradients_is_no_change_by_the_script(tmp_path: Path) -> None:
-    layer, scaler = torch.nn.Linear(6, 3), torch.amp.GradScaler("cpu", init_scale=64.0)
-    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
-        scaler.scale(layer(torch.randn(8, 6)).square().mean()).backward()
-        torch.nn.utils.clip_grad_norm_(layer.parameters(), 0.125)
-        scaler.step(optimizer)
-    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert (step.changed, [each.raw_norm for each in step.tensors.values()]) == (0, [None, None])
 
 
 @pytest.mark.parametrize("clip", [uc.clip_grad_norm_, torch.nn.utils.clip_grad_norm_])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.calls import CALLS
 from support.kits import Kit
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -53,24 +54,21 @@ def in_place(tensors: Sequence[torch.Tensor]) -> list[torch.nn.Parameter]:
     return parameters
 
 
-NORMS: dict[str, Call] = {
-    "clip_grad_norm_": lambda tensors: uc.clip_grad_norm_(in_place(tensors), 2.0),
-    "clip_grad_norm_ inf": lambda tensors: uc.clip_grad_norm_(in_place(tensors), 2.0, math.inf),
-    "clip_grad_norm_ 1": lambda tensors: uc.clip_grad_norm_(in_place(tensors), torch.tensor(2.0), 1),
-    "clip_grad_norm_ 3": lambda tensors: uc.clip_grad_norm_(in_place(tensors), 2.0, 3, foreach=True),
-    "clip_grads_with_norm_": lambda tensors: uc.clip_grads_with_norm_(in_place(tensors), 1.0, torch.tensor(7.0)),
-    "nothing to clip": lambda tensors: uc.clip_grad_norm_(in_place(tensors), 1e9),
-    "clip_by_global_norm": lambda tensors: uc.clip_by_global_norm(tensors, 2.0),
-    "clip_by_norm": lambda tensors: [uc.clip_by_norm(tensor, 0.5) for tensor in tensors],
+def called(name: str) -> Call:
+    call, inside = CALLS[name], SimpleNamespace(namespace=uc)
+    return lambda tensors: call.run(
+        inside, in_place(tensors) if call.in_place else call.prepare(None, list(tensors)), 2.0
+    )
+
+
+NORMS: dict[str, Call] = {name: called(name) for name, call in CALLS.items() if call.scope != "value"} | {
+    "a threshold that is a tensor": lambda tensors: uc.clip_grad_norm_(in_place(tensors), torch.tensor(2.0), 1),
     "clip_by_norm axes": lambda tensors: uc.clip_by_norm(tensors[0], 0.5, axes=[1]),
-    "classes": lambda tensors: uc.GradientClipByNorm(0.5)(list(zip(in_place(tensors), tensors, strict=True))),
     "zclip": lambda tensors: adaptive.clip_by_global_norm(
         tensors, adaptive.ZClip(), adaptive.initial_state(adaptive.ZClip(), tensors)
     ),
 }
-VALUES: dict[str, Call] = {
-    "clip_grad_value_": lambda tensors: uc.clip_grad_value_(in_place(tensors), 0.5),
-    "clip_by_value": lambda tensors: [uc.clip_by_value(tensor, -1, 0.3) for tensor in tensors],
+VALUES: dict[str, Call] = {name: called(name) for name, call in CALLS.items() if call.scope == "value"} | {
     "clip_by_value tensors": lambda tensors: uc.clip_by_value(tensors[0], torch.zeros(4), torch.tensor(0.3)),
 }
 
@@ -83,31 +81,13 @@ def test_results_have_the_bits_of_the_cpu(name: str, dtype: torch.dtype, monkeyp
 
     def run() -> list[Any]:
         tensors = gradients(dtype)
-        return [*tree_leaves((NORMS | VALUES)[name](tensors)), *tensors]
+        leaves = tree_leaves((NORMS | VALUES)[name](tensors))
+        return [*(leaf for leaf in leaves if not isinstance(leaf, str)), *tensors]
 
     expected = run()
     forget_cpu(monkeypatch)
     for got, wanted in zip(run(), expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
-
-
-@pytest.mark.usefixtures("without_float64")
-def test_gradients_within_the_threshold_are_not_written() -> None:
-    tensors = gradients(torch.float32)
-    versions = [tensor._version for tensor in tensors]
-    uc.clip_grad_norm_(in_place(tensors), 1e9)
-    assert [tensor._version for tensor in tensors] == versions
-    uc.clip_grad_norm_(in_place(tensors), 1.0)
-    assert [tensor._version for tensor in tensors] == [version + 1 for version in versions]
-
-
-@pytest.mark.usefixtures("without_float64")
-def test_gradients_that_record_a_derivative_are_clipped_in_place() -> None:
-    gradient = torch.tensor([3.0, 4.0], requires_grad=True)
-    uc.clip_grad_norm_(in_place([gradient * 1, torch.zeros(2, requires_grad=True)]), 1.0)
-    assert uc.clip_grad_norm_(in_place([gradient]), 1.0) == 5.0
-    assert gradient.tolist() == pytest.approx([0.6, 0.8])
-    assert gradient.is_leaf
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # before 2.13
@@ -133,44 +113,6 @@ def test_buffers_tell_gradients_apart() -> None:
     shared = torch.tensor([3.0, 4.0])
     assert float(uc.clip_grad_norm_(in_place([shared, shared[:], torch.tensor([12.0])]), 1.0)) == 13.0
     torch.testing.assert_close(shared, torch.tensor([3.0, 4.0]) / 13)
-
-
-# -- derivatives and graphs
-
-
-@pytest.mark.parametrize("p", [1, 2, 3, math.inf])
-def test_derivatives_are_those_of_the_cpu(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return (uc.clip_by_norm(x, 2.0).cumsum(0) ** 2).sum() + uc.get_total_norm([x], p)
-
-    def derivatives() -> tuple[torch.Tensor, ...]:
-        point = torch.tensor([3.0, -4.0, 12.0])
-        return torch.autograd.functional.hessian(function, point), torch.func.grad(function)(point)
-
-    expected = derivatives()
-    forget_cpu(monkeypatch)
-    torch.testing.assert_close(derivatives(), expected, rtol=3e-6, atol=1e-7)
-
-
-@pytest.mark.usefixtures("without_float64")
-def test_under_vmap() -> None:
-    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
-    got = torch.func.vmap(lambda x: uc.clip_by_global_norm([x], 1.0)[0][0])(rows)
-    assert torch.equal(got, torch.stack([uc.clip_by_norm(row, 1.0) for row in rows]))
-
-
-@pytest.mark.graphs
-@pytest.mark.usefixtures("without_float64")
-def test_compiled_without_a_graph_break() -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x, c: uc.clip_by_global_norm([x], c), backend="aot_eager", fullgraph=True)
-    in_graph = torch.compile(lambda holders: uc.clip_grad_norm_(holders, 1.0), backend="aot_eager", fullgraph=True)
-    values, limit = torch.randn(37, generator=torch.Generator().manual_seed(8)), torch.tensor(0.3)
-    torch.testing.assert_close(compiled(values, limit), uc.clip_by_global_norm([values], limit), rtol=0, atol=0)
-    holders, others = in_place([values.clone()]), in_place([values.clone()])
-    assert torch.equal(in_graph(holders), uc.clip_grad_norm_(others, 1.0))
-    assert torch.equal(holders[0].grad, others[0].grad)
-    torch._dynamo.reset()
 
 
 # -- what happens on the device

@@ -91,7 +91,7 @@ MUTATIONS = {
     ),
     "a raw write that autograd does not hear of": Mutation(
         "_backends/torch/backend.py", "            releases.increment_versions(tensors)\n", "            pass\n",
-        "frameworks/test_torch_paths.py", "autograd_notices", "torch",
+        "frameworks/test_each_write.py", "autograd_notices and host", "torch",
     ),
 }  # fmt: skip
 

@@ -1,0 +1,126 @@
+"""Adaptive thresholds in compiled graphs: the bits of the recursion, and states without derivatives."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.kits import Kit
+from support.tiers import nightly, quick, where
+from support.trainers.adaptive_cases import ADAGC, AGC, FITTING, Doubling, check_graph, check_tensor_graph, rule_of
+
+from unified_clip import adaptive
+
+pytestmark = [pytest.mark.graphs, where(lambda kit: kit.name in MODES and kit.exact)]
+
+MODES = {
+    "jax": ["jit"], "tensorflow": ["xla", "graph"], "torch": ["eager", "inductor"], "paddle": ["static program"],
+}  # fmt: skip
+every_mode = [
+    where(lambda kit, mode: mode in MODES.get(kit.name, ())),
+    pytest.mark.parametrize("mode", ["jit", "xla", "eager", "static program", *nightly("graph", "inductor")]),
+]
+
+
+def compiled(kit: Kit, mode: str, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return a compiled form of a function of tensors. A static program is built for those of the first call."""
+    framework: Any = importlib.import_module(kit.name)
+    if mode == "jit":
+        return framework.jit(function)
+    if mode in ("graph", "xla"):
+        return framework.function(function, autograph=False, jit_compile=mode == "xla")
+    if mode != "static program":
+        framework._dynamo.reset()
+        return framework.compile(function, fullgraph=True, backend=mode)
+    built: list[Any] = []
+
+    def run(*values: Any) -> Any:
+        arrays = {f"input_{index}": np.asarray(value) for index, value in enumerate(values)}
+        framework.enable_static()
+        try:
+            if not built:
+                main = framework.static.Program()
+                with framework.static.program_guard(main):
+                    data = [framework.static.data(name, a.shape, str(a.dtype)) for name, a in arrays.items()]
+                    built.extend([framework.static.Executor(), main, function(*data)])
+            executor, main, fetched = built
+            return executor.run(main, feed=arrays, fetch_list=fetched)
+        finally:
+            framework.disable_static()
+
+    return run
+
+
+def make(kit: Kit, array: Any) -> Any:
+    return np.asarray(array) if kit.name == "paddle" else kit.from_array(np.asarray(array))
+
+
+def graph_of(kit: Kit, mode: str, rule: Any) -> Any:
+    def clip(grad: Any, state: Any) -> Any:
+        (result,), norm, state = adaptive.clip_by_global_norm([grad], rule, state)
+        return [result, norm, state]
+
+    return compiled(kit, mode, clip)
+
+
+@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2]))
+@every_mode[0]
+@every_mode[1]
+def test_a_graph_has_the_bits_of_the_recursion(kit: Kit, settings: dict[str, Any], mode: str) -> None:
+    rule = rule_of(settings)
+    check_graph(graph_of(kit, mode, rule), lambda array: make(kit, array), rule, settings)
+
+
+@pytest.mark.nightly
+@every_mode[0]
+@every_mode[1]
+def test_a_users_own_rule_has_the_bits_of_numpy(kit: Kit, mode: str) -> None:
+    check_graph(graph_of(kit, mode, Doubling()), lambda array: make(kit, array), Doubling())
+
+
+@every_mode[0]
+@every_mode[1]
+def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph(kit: Kit, mode: str) -> None:
+    def clip(*inputs: Any) -> Any:
+        *grads, state = inputs
+        results, _, state = adaptive.clip_by_tensor_norm(grads, ADAGC, state)
+        return [*results, state]
+
+    def clip_units(*inputs: Any) -> Any:
+        return adaptive.clip_by_unit_norm(list(inputs[:2]), list(inputs[2:]), AGC)
+
+    tensors, units = compiled(kit, mode, clip), compiled(kit, mode, clip_units)
+
+    def step(grads: Any, state: Any) -> Any:
+        *results, new = tensors(*grads, state)
+        return results, new
+
+    check_tensor_graph(step, lambda array: make(kit, array), lambda grads, parameters: units(*grads, *parameters))
+
+
+@where(lambda kit: kit.name in ("jax", "tensorflow"))
+def test_a_state_inside_a_graph_cannot_be_read(kit: Kit) -> None:
+    rule = adaptive.ZClip()
+    read = compiled(kit, "jit" if kit.name == "jax" else "graph", lambda state: adaptive.read_state(rule, state))
+    with pytest.raises(TypeError, match=r"the state is inside a compiled graph, .* call read_state outside\."):
+        read(adaptive.initial_state(rule, kit.tensor([0.0, 0.0])))
+
+
+@where(lambda kit: kit.on_parameters)
+@pytest.mark.parametrize("rule", [*FITTING[:3], ADAGC], ids=str)
+def test_the_state_has_no_derivative_so_that_each_step_can_be_differentiated(kit: Kit, rule: Any) -> None:
+    framework: Any = importlib.import_module(kit.name)
+    weight = kit.tensor([3.0, 4.0])
+    weight.stop_gradient, weight.requires_grad = False, True  # Paddle's and PyTorch's attribute
+    clip = adaptive.clip_by_tensor_norm if rule is ADAGC else adaptive.clip_by_global_norm
+    rule = rule if rule is ADAGC else rule_of(rule)
+    state = adaptive.initial_state(rule, [weight])
+    for _ in range(3):
+        derivative = framework.autograd.grad if kit.name == "torch" else framework.grad
+        (grad,) = derivative((weight**3).sum(), weight, create_graph=True)
+        (clipped,), _, state = clip([grad], rule, state)
+        assert not state.requires_grad if kit.name == "torch" else state.stop_gradient
+        clipped.sum().backward()  # through this step only
