@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from support.kits import KITS, Kit
 from support.processes.warm import Start, origin_of_copies, started_by
 from support.processes.worlds import World
+from support.ranks import adapter_of
 from support.tiers import CHANGE_TIER, copies_workers, is_collected, leave_variants_to_nightly, skip_for_release
 
 settings.register_profile(
@@ -31,9 +33,7 @@ settings.register_profile(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 settings.load_profile("contract")
-pytest.register_assert_rewrite(
-    "support.clip_cases", "support.page_examples", "support.port.verify_pairs", "support.trainers.keras_cases"
-)
+pytest.register_assert_rewrite("support.clip_cases", "support.page_examples", "support.port.verify_pairs")
 
 NEED_CLI = (
     "contract/test_config.py", "contract/test_parity_adapter.py", "contract/test_testing.py",
@@ -112,6 +112,16 @@ def torch_worlds() -> Iterator[Callable[[int], World]]:
     from support.processes import torch_sharded
 
     with torch_sharded.worlds() as of:
+        yield of
+
+
+@pytest.fixture(scope="session")
+def rank_worlds(kit: Kit, request: pytest.FixtureRequest) -> Any:
+    """Worlds of any number of processes, for tests of all frameworks with gradients on several ranks."""
+    if kit.name == "torch":
+        yield request.getfixturevalue("torch_worlds")
+        return
+    with adapter_of(kit.name).worlds() as of:
         yield of
 
 

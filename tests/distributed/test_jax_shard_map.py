@@ -17,7 +17,6 @@ from support import reference
 from support.jax_layouts import WAYS, in_shard_map, mesh_of, put
 from support.kits import Kit
 from support.processes.jax_sharded import COUNTER_EXAMPLE, arrays, assert_equal
-from support.tiers import quick
 
 import unified_clip
 import unified_clip.jax as uc
@@ -37,54 +36,23 @@ def _eager_is_exact(kit: Kit) -> None:
 SPECS = [P("x"), P(None, "y"), P("x", "y"), P(), P(("y", "x")), P("y")]
 
 
-def clip_in_place(grads: list[Any]) -> Any:
-    clipped = list(grads)
-    norm = uc.clip_grad_norm_(clipped, 2.0)
-    return clipped, norm
-
-
-def updated(transformation: Any) -> Callable[[list[Any]], Any]:
-    return lambda grads: (transformation.update(grads, transformation.init(grads))[0], uc.global_norm(grads))
-
-
-def paired(clip: Any) -> Callable[[list[Any]], Any]:
-    return lambda grads: ([g for _, g in clip([(None, g) for g in grads])], uc.global_norm(grads))
-
-
-CALLS_IN_SHARD_MAP: dict[str, tuple[Callable[[list[Any]], Any], Callable[[list[np.ndarray]], list[np.ndarray]]]] = {
-    "clip_grad_norm_": (clip_in_place, lambda grads: np_uc.clip_grad_norm_(grads, 2.0)),
-    "clip_by_norm": (
-        lambda grads: ([uc.clip_by_norm(g, 1.0) for g in grads], uc.global_norm(grads)),
-        lambda grads: grads.__setitem__(slice(None), [np_uc.clip_by_norm(g, 1.0) for g in grads]),
-    ),
-    "GradientClipByNorm": (
-        paired(uc.GradientClipByNorm(1.0)),
-        lambda grads: grads.__setitem__(slice(None), [np_uc.clip_by_norm(g, 1.0) for g in grads]),
-    ),
-    "GradientClipByGlobalNorm": (
-        paired(uc.GradientClipByGlobalNorm(2.0)),
-        lambda grads: grads.__setitem__(slice(None), np_uc.clip_by_global_norm(grads, 2.0)[0]),
-    ),
-    "transforms.clip_grad_norm": (
-        updated(uc.transforms.clip_grad_norm(2.0)), lambda grads: np_uc.clip_grad_norm_(grads, 2.0)
-    ),
-    "transforms.clip_by_norm": (
-        updated(uc.transforms.clip_by_norm(1.0)),
-        lambda grads: grads.__setitem__(slice(None), [np_uc.clip_by_norm(g, 1.0) for g in grads]),
-    ),
+TRANSFORMS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "clip_grad_norm": (uc.transforms.clip_grad_norm(2.0), lambda grads: np_uc.clip_grad_norm_(grads, 2.0)),
+    "clip_by_norm": (uc.transforms.clip_by_norm(1.0), np_uc.GradientClipByNorm(1.0).clip_),
     "in optax.chain": (
-        updated(optax.chain(uc.transforms.gradient_clip_by_global_norm(2.0), optax.scale(1.0))),
-        lambda grads: grads.__setitem__(slice(None), np_uc.clip_by_global_norm(grads, 2.0)[0]),
+        optax.chain(uc.transforms.gradient_clip_by_global_norm(2.0), optax.scale(1.0)),
+        np_uc.GradientClipByGlobalNorm(2.0).clip_,
     ),
-}  # fmt: skip
-"""A clip inside `shard_map`, and the same clip of unsharded gradients in place."""
+}
+"""A transformation inside `shard_map`, and the same clip of unsharded gradients in place."""
 
 
-@pytest.mark.parametrize("name", quick(CALLS_IN_SHARD_MAP, "clip_grad_norm_", "GradientClipByNorm"))
-def test_every_function_in_shard_map_clips_by_norms_over_all_devices(name: str) -> None:
-    function, on_one_device = CALLS_IN_SHARD_MAP[name]
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_transformation_in_shard_map_clips_by_norms_over_all_devices(name: str) -> None:
+    transformation, on_one_device = TRANSFORMS[name]
     mesh, gradients = mesh_of(4), arrays()
-    clipped, norm = in_shard_map(function, mesh, SPECS)(put(gradients, SPECS, mesh))
+    update = in_shard_map(lambda grads: (updated_by(transformation, grads), uc.global_norm(grads)), mesh, SPECS)
+    clipped, norm = update(put(gradients, SPECS, mesh))
     expected = [array.copy() for array in gradients]
     on_one_device(expected)
     assert_equal(clipped, expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 from support import reference
 from support.kits import Kit
 from support.processes import jax_groups
-from support.processes.jax_sharded import start
 from support.processes.worlds import World
 from support.rank_tables import rows_of
 from support.tiers import nightly
@@ -27,11 +26,9 @@ def _eager_is_exact(kit: Kit) -> None:
         pytest.skip("the exact results are those of eager calls on the host path")
 
 
-@pytest.fixture(scope="module")
-def four_ranks() -> Iterator[World]:
-    world = World(start, 4)
-    yield world
-    world.close()
+@pytest.fixture
+def four_ranks(rank_worlds: Callable[[int], World]) -> World:
+    return rank_worlds(4)
 
 
 def check_shards(array: np.ndarray, shards: dict[Any, np.ndarray]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,8 @@ import pytest
 from support import reference
 from support.kits import Kit
 from support.processes import jax_sharded
-from support.processes.jax_sharded import COUNTER_EXAMPLE, arrays, assert_equal
+from support.processes.jax_sharded import assert_equal
 from support.processes.worlds import World
-from support.rank_tables import rows_of
 
 import unified_clip.numpy as np_uc
 
@@ -28,37 +27,9 @@ def _eager_is_exact(kit: Kit) -> None:
 # -- two processes with two devices each
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    world = World(jax_sharded.start, 2)
-    yield world
-    world.close()
-
-
-OVER_ALL = [("x",), (None, "x"), ("x", "y"), (), (("x", "y"),), ("y",)]
-EXCHANGES = {1.0: ["sum"], 2.0: ["sum"], math.inf: ["max", "sum"], 3.0: ["max", "sum", "sum"]}
-"""The all-reduces of each norm. Elements are counted by a sum, so the count is separate from a maximum."""
-
-
-@pytest.mark.parametrize("p", EXCHANGES)
-def test_arrays_over_several_processes_are_clipped_as_on_one(world: World, p: float) -> None:
-    expected = [array.copy() for array in arrays()]
-    n = np_uc.clip_grad_norm_(expected, 1.5, p)
-    for norm, gradients, calls in world.run(jax_sharded.clip_over_devices, arrays(), OVER_ALL, p, 1.5):
-        assert norm == float(n)
-        assert_equal(gradients, expected)
-        assert calls == EXCHANGES[p]
-
-
-def test_the_norm_does_not_depend_on_the_number_of_processes(world: World) -> None:
-    for norm, _, calls in world.run(jax_sharded.clip_over_devices, [COUNTER_EXAMPLE], [(("x", "y"),)], 2.0, 1.0):
-        assert norm == 2.0**24 + 2
-        assert calls == ["sum", "sum"]  # after the first, the norm may round either way
-
-
-def test_norms_of_single_arrays_over_several_processes(world: World) -> None:
-    for gradients in world.run(jax_sharded.clip_by_own_norms, arrays(), OVER_ALL, 1.5):
-        assert_equal(gradients, [np_uc.clip_by_norm(array, 1.5) for array in arrays()])
+@pytest.fixture
+def world(rank_worlds: Callable[[int], World]) -> World:
+    return rank_worlds(2)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +88,6 @@ NEEDS_OWNERSHIP = "is only on devices of rank [01]. Pass ownership"
     ("function", "args", "message"),
     [
         ("norm_with_own_array", (True, {}), NEEDS_OWNERSHIP),
-        (
-            "clip_by_threshold_of_rank",
-            (),
-            r"the ranks disagree about threshold(?s:.*) rank 0 +1.0\n.* rank 1 +2.0\n",
-        ),
-        ("clip_copy_by_threshold_of_rank", (), r"disagree about threshold(?s:.*) rank 0 +1.0\n.* rank 1 +2.0\n"),
-        ("norm_of_four", ({"check_numel": 5},), "own 4 gradient elements together, and check_numel expects 5"),
         ("replicas_on_some", ("replicated",), "position 0 is on only some of these ranks. Leave check_replicas out"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, but other processes have shards"),
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, but other processes have shards"),
@@ -150,36 +114,12 @@ def test_uncommitted_arrays_with_other_bits_on_a_rank_are_no_copies(world: World
     assert world.run(jax_sharded.norm_with_unequal_copy, {"ownership": "distinct"}) == [norm] * 2
 
 
-@pytest.mark.parametrize("p", [2.0, math.inf])
-def test_all_ranks_raise_if_one_rejects_the_call(world: World, p: float) -> None:
-    for rank, (error, norm) in enumerate(world.run(jax_sharded.norm_where_one_rejects, p)):
-        reason = "TypeError: position 1 is int32"
-        assert error.startswith(reason if rank == 1 else f"ValueError: rank 1 rejected this call: {reason}"), error
-        assert norm == 5.0, "the ranks are at the same call again"
-
-
-def test_parameters_in_another_order_are_an_error(world: World) -> None:
-    for failure in world.attempt(jax_sharded.norm_in_another_order):
-        row = {0: "'a' [4]", 1: "'b' [8]"}
-        assert rows_of(str(failure))["the parameter at position 0 (parameter 'a')"] == row
-
-
-def test_nan_on_one_process_is_reported_on_all(world: World) -> None:
-    first, last = world.run(jax_sharded.clip_with_nan_on_the_last)
-    assert math.isnan(first[0])
-    assert math.isnan(last[0])
-    assert "rank 1 has 1 NaN and 0 inf" in first[1]
-    assert "position 0 has 1 NaN and 0 inf" in last[1]
-
-
 # -- three processes, and arrays on the devices of some processes
 
 
-@pytest.fixture(scope="module")
-def three_ranks() -> Iterator[World]:
-    world = World(jax_sharded.start, 3)
-    yield world
-    world.close()
+@pytest.fixture
+def three_ranks(rank_worlds: Callable[[int], World]) -> World:
+    return rank_worlds(3)
 
 
 FIRST, SECOND = np.array([3.0, 0.0, 0.0, 4.0], np.float32), np.array([0.0, 12.0, 0.0, 0.0], np.float32)

@@ -61,8 +61,3 @@ def test_an_interrupted_run_resumes_with_another_number_of_ranks(
     (state, _) = uninterrupted
     assert state["step"] == state["adaptive"][""]["state"]["steps"] == 9
     assert len({*state["adaptive"][""]["state"]["norms"]}) == 6
-
-
-def test_agc_of_shards_is_rejected(torch_worlds: Callable[[int], World]) -> None:
-    for failure in torch_worlds(2).attempt(torch_sharded.clip_shards_by_agc):
-        assert "agc does not support distributed gradients" in str(failure)

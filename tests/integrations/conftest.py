@@ -1,10 +1,22 @@
-"""Fixtures that reset what trainers store in a process."""
+"""Keras' backend, and fixtures that reset what trainers store in a process."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+BACKENDS = ("torch", "tensorflow", "jax")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Collect the tests of Keras for frameworks that Keras has a backend for."""
+    if not collection_path.name.startswith("test_each_keras"):
+        return None
+    os.environ["KERAS_BACKEND"] = backend = config.getoption("--framework").partition("-")[0]
+    return None if backend in BACKENDS else True
 
 
 @pytest.fixture

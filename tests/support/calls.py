@@ -170,13 +170,13 @@ def expected_of(call: Call, arrays: Sequence[np.ndarray], limit: float, n: float
     if not call.scope or limit == math.inf:
         return [array.copy() for array in arrays]
     if call.scope == "each":
-        return [_scaled(array, call, norm_of([array], call.p), limit) for array in arrays]
+        return [scaled(array, call, norm_of([array], call.p), limit) for array in arrays]
     if n is None:
         n = norm_of(arrays, call.p) if call.given_norm is None else call.given_norm
-    return [_scaled(array, call, n, limit) for array in arrays]
+    return [scaled(array, call, n, limit) for array in arrays]
 
 
-def _scaled(array: np.ndarray, call: Call, n: float, limit: float) -> np.ndarray:
+def scaled(array: np.ndarray, call: Call, n: float, limit: float) -> np.ndarray:
     eps, infinite_gives_nan = call.convention
     return reference.scaled(array, reference.coefficient(n, limit, eps, infinite_gives_nan=infinite_gives_nan))
 

@@ -6,22 +6,24 @@ import math
 import os
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.experimental.sparse import BCOO
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support import reference
+from support.kits import JaxKit
+from support.processes.worlds import World, record_calls, worlds_of_any_size
+from support.ranks import LAYOUTS as RANK_LAYOUTS
+from support.ranks import Gradient, dimensions, lengths
 
 import unified_clip.jax as uc
 from unified_clip._backends import jax as backend
-from unified_clip.errors import NonFiniteNormError
 
 DEVICES = 2
 """The number of devices of each process."""
@@ -41,6 +43,73 @@ def start(rank: int, size: int, meeting: str) -> None:
     jax.distributed.initialize(f"localhost:{place.read_text()}", num_processes=size, process_id=rank)
 
 
+# -- for `support.ranks`, to which a device is a rank
+
+KIT, DTYPES, SIZES = JaxKit(), ("float32", "bfloat16", "float16", "complex64"), (2,)
+LAYOUTS = {name: each for name, each in RANK_LAYOUTS.items() if not {"P", "M"} & set(each[1].split())}
+LAYOUTS = {name: each for name, each in LAYOUTS.items() if each[0] not in ("dp", "tp")}
+DECLARED = {"", "WORLD"}
+
+
+def ranks_of(processes: int) -> int:
+    return processes * DEVICES
+
+
+def fitting(array: np.ndarray, layout: str) -> np.ndarray:
+    """Return a similar array whose axes the devices can divide."""
+    array = array.reshape(1) if array.ndim == 0 and "S" in LAYOUTS[layout][1] else array
+    array = array[:, None] if array.ndim == 1 and layout == "two dimensions" else array
+    return np.pad(array, [(0, -length % 4) for length in array.shape]) if array.ndim else array
+
+
+def size() -> int:
+    return jax.device_count()
+
+
+process = jax.process_index
+
+
+def ranks() -> list[int]:
+    return [index for index, device in enumerate(jax.devices()) if device.process_index == process()]
+
+
+def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
+    name, _ = LAYOUTS[gradient.layout]
+    if not name:
+        return jnp.asarray(parts[0])
+    names = list(dimensions(gradient.layout))
+    devices = np.array(jax.devices()).reshape([lengths(size())[each] for each in names])
+    axes: list[list[str]] = [[] for _ in gradient.array.shape]
+    for each, placement in dimensions(gradient.layout).items():
+        if placement != "R":
+            axes[int(placement[1:])].append(each)
+    spec = PartitionSpec(*(tuple(each) or None for each in axes))
+    shards = [jax.device_put(part, device) for part, device in zip(parts, jax.local_devices(), strict=True)]
+    place = NamedSharding(Mesh(devices, names), spec)
+    return jax.make_array_from_single_device_arrays(gradient.array.shape, place, shards)
+
+
+def parts(tensor: Any) -> list[np.ndarray]:
+    shards = sorted(tensor.addressable_shards, key=lambda shard: shard.device.id)
+    return [np.asarray(shard.data) for shard in shards] * (DEVICES // len(shards))
+
+
+def is_plain(tensor: Any) -> bool:
+    return tensor.is_fully_replicated
+
+
+def keywords(declared: str) -> dict[str, Any]:
+    return {"process_group": range(jax.process_count())} if declared else {}
+
+
+def record_collectives() -> AbstractContextManager[list[str]]:
+    return record_calls(backend.process_group, ("all_reduce",))
+
+
+def worlds() -> AbstractContextManager[Callable[[int], World]]:
+    return worlds_of_any_size(start)
+
+
 def mesh() -> Mesh:
     return jax.make_mesh((jax.process_count(), DEVICES), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 
@@ -48,37 +117,6 @@ def mesh() -> Mesh:
 def sharded(array: np.ndarray, spec: Sequence[Any]) -> jax.Array:
     place = NamedSharding(mesh(), PartitionSpec(*spec))
     return jax.make_array_from_callback(array.shape, place, lambda index: array[index])
-
-
-def gathered(array: jax.Array) -> np.ndarray:
-    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
-
-
-def clip_over_devices(
-    arrays: Sequence[np.ndarray], specs: Sequence[Sequence[Any]], p: float, threshold: float, **options: Any
-) -> tuple[float, list[np.ndarray], list[str]]:
-    """Return the norm, the clipped gradients (gathered), and the kinds of all-reduces."""
-    gradients = [sharded(array, spec) for array, spec in zip(arrays, specs, strict=True)]
-    clipped_gradients, calls, all_reduce = list(gradients), [], backend.process_group.all_reduce
-
-    def counting(ranks: Any, numbers: Any, reduce: Any) -> list[int]:
-        calls.append(reduce.__name__)
-        return all_reduce(ranks, numbers, reduce)
-
-    backend.process_group.all_reduce = counting
-    try:
-        norm = uc.clip_grad_norm_(clipped_gradients, threshold, p, check_numel=True, **options)
-    finally:
-        backend.process_group.all_reduce = all_reduce
-    assert [new.sharding for new in clipped_gradients] == [old.sharding for old in gradients]
-    return float(norm), [gathered(array) for array in clipped_gradients], calls
-
-
-def clip_by_own_norms(
-    arrays: Sequence[np.ndarray], specs: Sequence[Sequence[Any]], threshold: float
-) -> list[np.ndarray]:
-    param_grads = [(None, sharded(array, spec)) for array, spec in zip(arrays, specs, strict=True)]
-    return [gathered(clipped) for _, clipped in uc.GradientClipByNorm(threshold)(param_grads)]
 
 
 def norm_with_own_array(committed: bool, options: dict[str, Any]) -> float:
@@ -91,21 +129,6 @@ def norm_with_own_array(committed: bool, options: dict[str, Any]) -> float:
 def norm_with_unequal_copy(options: dict[str, Any]) -> float:
     own = jnp.full((), 3.0 + jax.process_index())
     return float(uc.get_total_norm([sharded(np.array([3.0, 0, 0, 4.0], np.float32), ["x"]), own], **options))
-
-
-def norm_where_one_rejects(p: float) -> tuple[str, float]:
-    sharded_gradient = sharded(np.array([3.0, 0, 0, 4.0], np.float32), ["x"])
-    own = jnp.ones(2, jnp.int32 if jax.process_index() == 1 else jnp.float32)
-    try:
-        uc.get_total_norm([sharded_gradient, own], p)
-    except (TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}", float(uc.get_total_norm([sharded_gradient]))
-    raise AssertionError("integers are no gradients")
-
-
-def norm_in_another_order() -> float:
-    named_gradients = [("a", sharded(np.ones(4, np.float32), ["x"])), ("b", sharded(np.ones(8, np.float32), ["x"]))]
-    return float(uc.get_total_norm(dict(reversed(named_gradients) if jax.process_index() == 1 else named_gradients)))
 
 
 def clip_with_a_copy(mesh_is_set: bool) -> tuple[float, float, list[bool]]:
@@ -159,17 +182,6 @@ def replicas_on_some(ownership: str) -> float:
     return float(uc.get_total_norm([own], ownership=ownership, check_replicas=True))
 
 
-def clip_by_threshold_of_rank() -> float:
-    return float(uc.clip_grad_norm_([sharded(np.ones(4, np.float32), ["x"])], 1.0 + jax.process_index()))
-
-
-def clip_copy_by_threshold_of_rank() -> float:
-    devices = [jax.local_devices(process_index=rank)[0] for rank in range(jax.process_count())]
-    place = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec())
-    copy = jax.make_array_from_callback((4,), place, lambda _: np.ones(4, np.float32))
-    return float(uc.clip_grad_norm_([copy], 1.0 + jax.process_index()))
-
-
 def norm_of_four(options: dict[str, Any]) -> float:
     return float(uc.get_total_norm([sharded(np.ones(4, np.float32), ["x"])], **options))
 
@@ -216,15 +228,6 @@ def is_counted(_: Any) -> bool:
     """The `ownership` of copies. The first process has one copy. The second and third processes share another copy,
     which counts."""
     return jax.process_index() > 0
-
-
-def clip_with_nan_on_the_last() -> tuple[float, str]:
-    array = sharded(np.array([1.0, 2.0, 3.0, np.nan], np.float32), ["x"])
-    try:
-        uc.clip_grad_norm_([array], 1.0, error_if_nonfinite=True)
-    except NonFiniteNormError as error:
-        return float(uc.get_total_norm([array])), str(error)
-    raise AssertionError("NaN is not finite")
 
 
 # -- arrays and comparison

@@ -95,7 +95,7 @@ def local_shard(array: np.ndarray, number: int, rank: int) -> np.ndarray:
 
 
 def norm_over_a_half_that_lacks_rows() -> float:
-    (parameter,) = paddle_sharded.parameters([np.ones((8, 2), np.float32)], "rows")
+    (parameter,) = paddle_sharded.parameters([np.ones((8, 2), np.float32)], "FSDP")
     return float(uc.clip_grad_norm_([parameter], 1.0, process_group=groups()[half()]))
 
 

@@ -15,7 +15,10 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle.distributed import Partial, ProcessMesh, Replicate, Shard
-from support.processes.worlds import record_calls
+from support.kits import FLOATING, PaddleKit
+from support.processes.worlds import World, record_calls, worlds_of_any_size
+from support.ranks import LAYOUTS as RANK_LAYOUTS
+from support.ranks import Gradient, dimensions, is_sum
 
 import unified_clip
 import unified_clip.numpy as np_uc
@@ -65,43 +68,85 @@ def mesh_of(kind: str) -> ProcessMesh:
     return ProcessMesh(ranks.reshape(max(len(ranks) // 2, 1), -1), ["dp", "mp"])
 
 
+# -- for `support.ranks`
+
+
+class RankKit(PaddleKit):
+    def holder(self, gradient: Any) -> Any:
+        return parameter_with(gradient)
+
+
+KIT, DTYPES, SIZES = RankKit(), FLOATING, (2, 4)
+LAYOUTS = {name: each for name, each in RANK_LAYOUTS.items() if each[0] not in ("dp", "tp")}
+LAYOUTS = {name: each for name, each in LAYOUTS.items() if "M" not in each[1] and name != "sum over both"}
+DECLARED = {"", "WORLD", "replicated", "distinct", "function"}
+
+
+def ranks_of(processes: int) -> int:
+    return processes
+
+
+def fitting(array: np.ndarray, layout: str) -> np.ndarray:
+    """Return a similar array that can have the layout. Paddle shards no axis twice, and sums no 16-bit numbers."""
+    array = array.astype(np.float32) if is_sum(layout) and array.dtype.itemsize == 2 else array
+    array = array.reshape(1) if array.ndim == 0 and "S" in LAYOUTS[layout][1] else array
+    return array[:, None] if array.ndim == 1 and layout == "two dimensions" else array
+
+
+size, process = dist.get_world_size, dist.get_rank
+
+
+def ranks() -> list[int]:
+    return [process()]
+
+
+def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
+    (local,) = map(KIT.from_array, parts)
+    name, _ = LAYOUTS[gradient.layout]
+    if not name:
+        return local
+    kinds = {"R": Replicate(), "P": Partial()}
+    axes = dimensions(gradient.layout).values()
+    placements = [kinds.get(each) or Shard(int(each[1:]) % gradient.array.ndim) for each in axes]
+    return paddle.Tensor(local, dims=list(gradient.array.shape), process_mesh=mesh_of(name), placements=placements)
+
+
+def parts(tensor: Any) -> list[np.ndarray]:
+    return [KIT.array(_local_value(tensor))]
+
+
+def is_plain(tensor: Any) -> bool:
+    return not tensor.is_dist()
+
+
+def remove_gradient(parameter: Any) -> None:
+    parameter.clear_gradient(False)
+
+
+def keywords(declared: str) -> dict[str, Any]:
+    world = {"process_group": dist.get_group(0)}
+    if declared == "function":
+        return {**world, "ownership": lambda parameter: process() == 0}
+    return {} if not declared else world if declared == "WORLD" else {**world, "ownership": declared}
+
+
+def worlds() -> AbstractContextManager[Callable[[int], World]]:
+    return worlds_of_any_size(start)
+
+
 # -- gradients with known values on every layout
-
-PLACEMENTS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
-    "rows": ("row", lambda axes: [Shard(0)]),
-    "columns": ("row", lambda axes: [Shard(axes - 1)]),
-    "replicated": ("row", lambda axes: [Replicate()]),
-    "terms of a sum": ("row", lambda axes: [Partial()]),
-    "copies of rows": ("rows", lambda axes: [Replicate(), Shard(0)]),
-    "rows with copies": ("rows", lambda axes: [Shard(0), Replicate()]),
-    "two dimensions": ("rows", lambda axes: [Shard(0), Shard(axes - 1)] if axes > 1 else [Replicate(), Shard(0)]),
-    "sum and rows": ("rows", lambda axes: [Partial(), Shard(0)]),
-}
-"""Layouts: a mesh, and the placements for a tensor with a number of axes."""
-
-
-def _tensor(array: np.ndarray) -> paddle.Tensor:
-    if array.dtype.name == "bfloat16":  # NumPy arrays of this dtype are not supported by Paddle
-        return paddle.to_tensor(array.astype(np.float32)).astype("bfloat16")
-    return paddle.to_tensor(array)
 
 
 def distributed(array: np.ndarray, mesh: ProcessMesh, placements: Sequence[Any]) -> paddle.Tensor:
-    """Return an array, which every process has, as a distributed tensor with Paddle's shard sizes.
-
-    Paddle itself fails if a shard is empty. For partial sums, the first process has the whole
-    array, and other processes have zeros.
-    """
+    """Return an array, which every process has, as a distributed tensor with Paddle's shard sizes."""
     shape = list(array.shape)
     (position,) = np.argwhere(np.array(mesh.process_ids).reshape(mesh.shape) == dist.get_rank())
     for place, size, placement in zip(position.tolist(), mesh.shape, placements, strict=True):
-        if placement.is_partial() and place:
-            array = np.zeros_like(array)
         if placement.is_shard():
             length = array.shape[axis := placement.get_dim()]
             shard_length = -(-length // size)
             array = array.take(range(place * shard_length, min((place + 1) * shard_length, length)), axis)
-    local = _tensor(np.ascontiguousarray(array))
+    local = KIT.from_array(np.ascontiguousarray(array))
     return paddle.Tensor(local, dims=shape, process_mesh=mesh, placements=list(placements))
 
 
@@ -117,18 +162,15 @@ def parameter_with(gradient: paddle.Tensor) -> Any:
 
 
 def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[Any]:
-    """Return parameters with these gradients. The layout "mixed" has several meshes of all processes, and plain
-    tensors."""
-    kinds = ["rows", "copies of rows", "two dimensions", "plain", "replicated"] if layout == "mixed" else [layout]
-    params = []
-    for number, array in enumerate(arrays):
-        kind = kinds[number % len(kinds)]
-        gradient = _tensor(array)
-        if kind != "plain":
-            mesh, placements = PLACEMENTS[kind]
-            gradient = distributed(array, mesh_of(mesh), placements(array.ndim))
-        params.append(parameter_with(gradient))
-    return params
+    """Return parameters with these gradients, in a layout of `support.ranks`. The layout "mixed" has several meshes of
+    all processes, and plain tensors."""
+    mixed = ["FSDP", "HSDP", "two dimensions", "plain", "copies"]
+    kinds = mixed if layout == "mixed" else [layout]
+    gradients = [
+        Gradient(fitting(array, kinds[number % len(kinds)]), kinds[number % len(kinds)])
+        for number, array in enumerate(arrays)
+    ]
+    return [parameter_with(tensor([gradient.on(process(), size())], gradient)) for gradient in gradients]
 
 
 def gathered(tensor: paddle.Tensor) -> np.ndarray:
@@ -157,17 +199,6 @@ def gathered(tensor: paddle.Tensor) -> np.ndarray:
         shards = joined
     full: np.ndarray = shards[()]
     return full
-
-
-def clip_layout(
-    arrays: Sequence[np.ndarray], layout: str, p: float, threshold: float, **options: Any
-) -> tuple[float, str, list[np.ndarray], list[str]]:
-    """Return the norm, its type, the clipped gradients (gathered), and the collectives of the clip."""
-    params = parameters(arrays, layout)
-    with record_collectives() as calls:
-        norm = uc.clip_grad_norm_(params, threshold, p, check_numel=True, **options)
-    kind = f"{type(norm).__name__} {norm.dtype} {norm.shape == [] and not norm.is_dist()}"
-    return norm.item(), kind, [gathered(parameter.grad) for parameter in params], calls
 
 
 # -- models after a backward pass
@@ -249,38 +280,23 @@ def watch_clip(clip: Any) -> Any:
 # -- errors, and declared ownership
 
 
-def call_functional(function: str, arrays: Sequence[np.ndarray], layout: str, *args: Any, **kwargs: Any) -> Any:
-    gradients = [parameter.grad for parameter in parameters(arrays, layout)]
-    argument = gradients[0] if function in ("clip_by_norm", "clip_by_value") else gradients
-    return _describe(getattr(uc, function)(argument, *args, **kwargs))
-
-
-def _describe(result: Any) -> Any:
-    if isinstance(result, list | tuple):
-        return [_describe(item) for item in result]
-    return f"{gathered(result).tolist()} {result.placements if result.is_dist() else None}"
-
-
-def clip_in_place(function: str, arrays: Sequence[np.ndarray], layout: str, *args: Any) -> list[np.ndarray]:
-    params = parameters(arrays, layout)
-    getattr(uc, function)(params, *args)
-    return [gathered(parameter.grad) for parameter in params]
-
-
 def norm_on_this_rank(layout: str) -> float:
     """Return the norm of one gradient with `process_group=None`, which declares it as complete on this rank."""
     (parameter,) = parameters([np.array([[3.0], [4.0]], np.float32)], layout)
     return float(uc.global_norm([parameter.grad], process_group=None))
 
 
-def clip_by_value_config(arrays: Sequence[np.ndarray], layout: str) -> list[np.ndarray]:
-    params = parameters(arrays, layout)
-    ClipConfig(rule="value", threshold=0.5).clipper().clip_(params)
-    return [gathered(parameter.grad) for parameter in params]
+def clip_by_value(by_config: bool) -> None:
+    """Clip terms of a sum, which cannot be clipped by value."""
+    params = parameters([np.ones((4, 2), np.float32)], "terms of a sum")
+    if by_config:
+        ClipConfig(rule="value", threshold=0.5).clipper().clip_(params)
+    else:
+        uc.clip_grad_value_(params, 0.5)
 
 
 def norm_without_gradients(ranks: Sequence[int], arrays: Sequence[np.ndarray], with_plain: bool) -> float:
-    params = parameters(arrays, "rows")
+    params = parameters(arrays, "FSDP")
     if dist.get_rank() in ranks:
         for parameter in params:
             parameter.clear_gradient(False)
@@ -289,56 +305,14 @@ def norm_without_gradients(ranks: Sequence[int], arrays: Sequence[np.ndarray], w
     return float(uc.clip_grad_norm_(params, 1.0))
 
 
-def clip_with_value_on_rank(
-    rank: int, value: float, arrays: Sequence[np.ndarray], p: float, raises: bool
-) -> tuple[float, bool]:
-    """Return the norm if one process has a value in its shard, and whether the first gradient became NaN.
-
-    If the clip raises, check that the shard is unchanged.
-    """
-    params = parameters(arrays, "rows")
-    local = params[-1].grad._local_value()
-    if dist.get_rank() == rank:
-        local[0] = value
-    before = local.numpy().copy()
-    try:
-        norm = uc.clip_grad_norm_(params, 1.0, p, error_if_nonfinite=raises)
-    except RuntimeError:
-        np.testing.assert_array_equal(params[-1].grad._local_value().numpy(), before)
-        raise
-    return norm.item(), bool(np.isnan(params[0].grad._local_value().numpy()).all())
-
-
 def norm_beside_unequal_copies(arrays: Sequence[np.ndarray], ownership: Any) -> float:
-    params = [*parameters(arrays, "rows"), parameter_with(paddle.to_tensor([float(dist.get_rank())]))]
+    params = [*parameters(arrays, "FSDP"), parameter_with(paddle.to_tensor([float(dist.get_rank())]))]
     return float(uc.clip_grad_norm_(params, 1.0, ownership=ownership))
 
 
-def norm_where_one_rejects(arrays: Sequence[np.ndarray], p: float) -> tuple[str, float]:
-    (sharded,) = parameters(arrays, "rows")
-    own = paddle.ones([2], "int32" if dist.get_rank() == 1 else "float32")
-    try:
-        uc.get_total_norm([sharded.grad, own], p)
-    except (TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {error}", float(uc.get_total_norm([sharded.grad]))
-    raise AssertionError("integers are no gradients")
-
-
-def clip_in_another_order(arrays: Sequence[np.ndarray]) -> None:
-    uc.clip_grad_norm_(parameters(arrays, "rows")[:: -1 if dist.get_rank() == 1 else 1], 1.0)
-
-
-def clip_by_threshold_of_rank(thresholds: Sequence[float], arrays: Sequence[np.ndarray]) -> None:
-    uc.clip_grad_norm_(parameters(arrays, "rows"), thresholds[dist.get_rank()])
-
-
-def clip_fewer_on_rank(rank: int, arrays: Sequence[np.ndarray]) -> None:
-    params = parameters(arrays, "rows")
-    uc.clip_grad_norm_(params[1:] if dist.get_rank() == rank else params, 1.0)
-
-
-def end_before_the_clip(rank: int, arrays: Sequence[np.ndarray]) -> None:
-    params = parameters(arrays, "rows")
+def end_before_the_second_clip(rank: int) -> None:
+    params = parameters([np.ones((4, 2), np.float32)], "FSDP")
+    uc.clip_grad_norm_(params, 1.0)  # so that both have connected
     if dist.get_rank() == rank:
         os._exit(3)
     uc.clip_grad_norm_(params, 1.0)
@@ -372,7 +346,7 @@ def clip_on_halves(arrays: Sequence[np.ndarray], threshold: float, by_one_norm: 
         dist.new_group(ranks)
         dist.barrier()  # two groups that are created at the same time do not always connect
     for array, ranks in zip(arrays, halves, strict=True):
-        gradient = dist.shard_tensor(_tensor(array), ProcessMesh(ranks, ["dp"]), [Shard(0)])
+        gradient = dist.shard_tensor(KIT.from_array(array), ProcessMesh(ranks, ["dp"]), [Shard(0)])
         param_grads.append((paddle.base.framework.EagerParamBase.from_tensor(gradient), gradient))
     if by_one_norm:
         options = _group_options("all", "distinct", sum(array.size for array in arrays))
@@ -389,33 +363,17 @@ def clip_on_halves(arrays: Sequence[np.ndarray], threshold: float, by_one_norm: 
 def norm_of_plain(
     arrays: Sequence[np.ndarray], group: str, ownership: Any = None, check_numel: Any = None
 ) -> tuple[float, list[str]]:
-    params = [parameter_with(paddle.to_tensor(array)) for array in arrays]
+    params = [parameter_with(paddle.toKIT.from_array(array)) for array in arrays]
     with record_collectives() as calls:
         return float(uc.clip_grad_norm_(params, 1.0, **_group_options(group, ownership, check_numel))), calls
 
 
-def replicas(kind: str, drifted: int | None) -> float:
-    """Clip two parameters with `check_replicas`. The second one differs in the last bit on rank `drifted`."""
-    named_params = []
-    for number in range(2):
-        own = np.full((2, 2), 1.0 + number, np.float32)
-        if number and dist.get_rank() == drifted:
-            own[1, 1] = np.nextafter(own[1, 1], np.float32(9))
-        gradient = paddle.to_tensor(own)
-        if kind != "plain" and kind != "attributes":
-            placements = [Replicate()] if kind == "copies" else [Shard(0)]
-            gradient = paddle.Tensor(
-                gradient, dims=[2 if kind == "copies" else 4, 2], process_mesh=mesh_of("row"), placements=placements
-            )
-        named_params.append((f"layer{number}", parameter_with(gradient)))
-    options: dict[str, Any] = {}
-    if kind in ("plain", "attributes"):
-        options = {"process_group": dist.get_group(0), "ownership": "replicated" if kind == "plain" else None}
-    if kind == "attributes":
-        shard = parameter_with(paddle.ones([2]))
-        shard.is_distributed = True
-        named_params.append(("shard", shard))
-    return float(uc.clip_grad_norm_(named_params, 1.0, check_replicas=True, **options))
+def replicas_by_attributes(drifted: int | None) -> float:
+    """Clip a copy beside a shard. The attribute `is_distributed` distinguishes them."""
+    own = np.array([3.0, 4.0 + (dist.get_rank() == drifted)], np.float32)
+    named = [("layer", parameter_with(paddle.to_tensor(own))), ("shard", parameter_with(paddle.zeros([2])))]
+    named[1][1].is_distributed = True
+    return float(uc.clip_grad_norm_(named, 1.0, check_replicas=True, process_group=dist.get_group(0)))
 
 
 def norm_of_a_mean() -> float:
@@ -432,7 +390,7 @@ def norm_in_group_of_the_first() -> float:
 
 def clip_param_grads(arrays: Sequence[np.ndarray]) -> list[list[float] | None]:
     """Clip `param_grads`. One process has no gradient for the first parameter, which is distributed."""
-    sharded, plain = parameters(arrays[:1], "rows")[0], parameter_with(paddle.to_tensor(arrays[1]))
+    sharded, plain = parameters(arrays[:1], "FSDP")[0], parameter_with(paddle.to_tensor(arrays[1]))
     gradient = None if dist.get_rank() else sharded.grad
     clipped = uc.GradientClipByGlobalNorm(1.0)([(sharded, gradient), (plain, plain.grad)])
     return [None if gradient is None else _local_value(gradient).numpy().ravel().tolist() for _, gradient in clipped]
@@ -464,7 +422,7 @@ def record_plain(directory: str, ownership: str) -> list[Any]:
 
 
 def clip_plain_beside_distributed() -> list[float]:
-    params = [*parameters([np.array([[3.0], [4.0]], np.float32)], "rows"), parameter_with(paddle.to_tensor([8.0]))]
+    params = [*parameters([np.array([[3.0], [4.0]], np.float32)], "FSDP"), parameter_with(paddle.to_tensor([8.0]))]
     uc.GradientClipByNorm(2.0, process_group=dist.get_group(0)).clip_(params)
     kept: list[float] = params[1].grad.tolist()
     return kept

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import warnings
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes import torch_sharded_layouts as layouts
@@ -133,72 +130,6 @@ def norms_as_deepspeed(code: str) -> tuple[list[Piece], float, list[float], int]
     with contextlib.suppress(NotImplementedError):
         norms.append(optimizer.scaled_global_norm().item())  # a third norm, if it is not an error
     return layout.pieces(True), engine, norms, len(calls)
-
-
-class Trained(NamedTuple):
-    gradients: list[np.ndarray]
-    """The gradients of the first step, without DeepSpeed."""
-
-    own: list[float]
-    """The norms of two steps by DeepSpeed."""
-
-    norms: list[float]
-    """The norms of the same steps by the page's code."""
-
-
-def train_with_deepspeed(code: str, stage: int) -> Trained:
-    """Train with DeepSpeed. All ranks have equal batches, so the mean of their gradients is that of one rank."""
-    rank, size = str(dist.get_rank()), str(dist.get_world_size())
-    os.environ.update(LOCAL_RANK=rank, RANK=rank, WORLD_SIZE=size, LOCAL_SIZE=size, DS_ACCELERATOR="cpu")
-    import deepspeed as library
-    from norms_as_deepspeed.runtime import engine as engine_module
-    from norms_as_deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Stage3
-    from norms_as_deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Stage2
-
-    names = ((engine_module, "clip_grad_norm_"), (Stage2, "scaled_global_norm"), (Stage3, "_get_norm_groups"))
-    with contextlib.ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compiling = sys.modules["deepspeed.comm.torch"], "build_shm_op"
-        stack.enter_context(mock.patch.object(*compiling, return_value=None))
-        for module, name in names:
-            stack.enter_context(mock.patch.object(module, name, getattr(module, name)))
-        library.init_distributed(dist_backend="gloo", verbose=False)
-        model = deepspeed_model()
-        model(torch.full((4, 7), 1.0)).square().mean().backward()
-        own = norms_by_deepspeed(library, engine_module, stage)
-        exec(compile(code, "engines.md", "exec"), {})
-        norms = norms_by_deepspeed(library, engine_module, stage)
-        return Trained([p.grad.numpy() for p in model.parameters() if p.grad is not None], own, norms)
-
-
-def deepspeed_model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 3))
-
-
-def norms_by_deepspeed(library: Any, engine_module: Any, stage: int) -> list[float]:
-    model = deepspeed_model()
-    settings = {
-        "train_micro_batch_size_per_gpu": 4,
-        "gradient_clipping": 0.05,
-        "zero_optimization": {"stage": stage},
-        "zero_allow_untested_optimizer": True,
-    }
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    engine, *_ = library.initialize(model=model, optimizer=optimizer, config=settings)
-    norms, clip = [], engine_module.clip_grad_norm_
-
-    def record(**keywords: Any) -> Any:
-        norms.append(float(result := clip(**keywords)))
-        return result
-
-    with mock.patch.object(engine_module, "clip_grad_norm_", record):  # of ZeRO 0
-        for scale in (1.0, 2.0):
-            engine.backward(engine(torch.full((4, 7), scale)).square().mean())
-            engine.step()
-            if stage:
-                norms.append(float(engine.get_global_grad_norm()))
-    return norms
 
 
 # -- Megatron-core

@@ -1,9 +1,8 @@
-"""Functions that processes of a `World` run: clips of PyTorch's DTensors."""
+"""PyTorch's processes of a `World`, and gradients on them."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,13 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from support.kits import COMPLEX, FLOATING, TorchKit
 from support.processes.torch_layout import parameter_with
 from support.processes.worlds import World, record_calls, worlds_of_any_size
+from support.ranks import LAYOUTS as RANK_LAYOUTS
+from support.ranks import OWNERSHIP, Gradient, dimensions
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-import unified_clip.torch as uc
+from unified_clip.ownership import mesh_ownership
 
 Layout = list[tuple[str, Any]]
 
@@ -44,33 +46,82 @@ def record_collectives() -> AbstractContextManager[list[str]]:
 @functools.cache
 def mesh_of(kind: str) -> DeviceMesh:
     size = dist.get_world_size()
-    if kind == "cube":
-        return init_device_mesh("cpu", (2, 2, size // 4), mesh_dim_names=("replicate", "shard", "tp"))
     shape = (size,) if kind == "row" else (max(size // 2, 1), min(size, 2))
     return init_device_mesh("cpu", shape, mesh_dim_names=("dp",) if kind == "row" else ("dp", "tp"))
 
 
-# -- gradients with known values on every layout
+# -- for `support.ranks`
 
-PLACEMENTS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
-    "FSDP": ("row", lambda axes: [Shard(0)]),
-    "tensor parallel": ("row", lambda axes: [Shard(axes - 1)]),
-    "replicated": ("row", lambda axes: [Replicate()]),
-    "terms of a sum": ("row", lambda axes: [Partial()]),
-    "HSDP": ("rows", lambda axes: [Replicate(), Shard(0)]),
-    "two dimensions": ("rows", lambda axes: [Shard(0), Shard(axes - 1)]),
-    "one axis twice": ("rows", lambda axes: [Shard(0), Shard(0)]),
-    "sum and shard": ("rows", lambda axes: [Partial(), Shard(0)]),
-}
-"""Layouts: a mesh, and the placements for a tensor with a number of axes."""
 
-CUBE: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
-    "along both": ("cube", lambda axes: [Replicate(), Shard(0), Shard(axes - 1)]),
-    "along the second": ("cube", lambda axes: [Replicate(), Shard(0), Replicate()]),
-    "along the third": ("cube", lambda axes: [Replicate(), Replicate(), Shard(axes - 1)]),
-    "along none": ("cube", lambda axes: [Replicate()] * 3),
-}
-"""The same for HSDP and tensor parallelism, on a mesh of three dimensions."""
+class RankKit(TorchKit):
+    def holder(self, gradient: Any) -> Any:
+        return parameter_with(gradient)
+
+
+KIT, LAYOUTS, DTYPES, SIZES = RankKit(), RANK_LAYOUTS, FLOATING + COMPLEX, (4, 2, 1)
+DECLARED = {"", "WORLD", *OWNERSHIP}
+
+
+def ranks_of(processes: int) -> int:
+    return processes
+
+
+def fitting(array: np.ndarray, layout: str) -> np.ndarray:
+    """Return a similar array that can have the layout."""
+    return array[None] if array.ndim == 0 and "S" in LAYOUTS[layout][1] else array
+
+
+def size() -> int:
+    return dist.get_world_size()
+
+
+process = dist.get_rank
+
+
+def ranks() -> list[int]:
+    return [process()]
+
+
+def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
+    (local,), shape = map(KIT.from_array, parts), torch.Size(gradient.array.shape)
+    name, _ = LAYOUTS[gradient.layout]
+    if not name:
+        return local
+    mesh = mesh_of(name) if name in ("row", "rows") else mesh_of("rows")[name]
+    kinds = {"R": Replicate(), "P": Partial(), "M": Partial("avg")}
+    placements = [kinds.get(each) or Shard(int(each[1:]) % len(shape)) for each in dimensions(gradient.layout).values()]
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def parts(tensor: Any) -> list[np.ndarray]:
+    return [KIT.array(tensor.to_local() if isinstance(tensor, DTensor) else tensor)]
+
+
+def is_plain(tensor: Any) -> bool:
+    return type(tensor) is torch.Tensor
+
+
+def remove_gradient(parameter: Any) -> None:
+    parameter.grad = None
+
+
+def keywords(declared: str) -> dict[str, Any]:
+    owners: dict[str, Callable[[], Any]] = {
+        "mesh": lambda: mesh_ownership(mesh_of("rows")),
+        "stages": lambda: mesh_ownership(mesh_of("rows"), distinct="dp"),
+        "function": lambda: lambda parameter: mesh_ownership(mesh_of("rows"))(parameter),
+    }
+    ownership = owners[declared]() if declared in owners else declared
+    world = {"process_group": dist.group.WORLD}
+    return {} if not declared else world if declared == "WORLD" else {**world, "ownership": ownership}
+
+
+# -- gradients with known values
+
+PLACEMENTS: dict[str, tuple[str, Sequence[Any]]] = {
+    "FSDP": ("row", [Shard(0)]), "HSDP": ("rows", [Replicate(), Shard(0)]),
+}  # fmt: skip
 
 
 def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) -> DTensor:
@@ -92,50 +143,16 @@ def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) 
 
 
 def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[nn.Parameter]:
-    """Return parameters with these gradients.
-
-    layout: "mixed" has several meshes of all processes, and plain tensors. "cube" has all layouts of `CUBE`.
-    """
-    mixed = {"mixed": ["FSDP", "HSDP", "two dimensions", "plain", "replicated"], "cube": list(CUBE)}
-    kinds = mixed.get(layout, [layout])
-    params = []
-    for number, array in enumerate(arrays):
-        kind = kinds[number % len(kinds)]
-        gradient: Any = torch.from_numpy(array.copy())
-        if kind != "plain":
-            mesh, placements = (PLACEMENTS | CUBE)[kind]
-            gradient = distributed(array, mesh_of(mesh), placements(array.ndim))
-        params.append(parameter_with(gradient))
-    return params
+    """Return parameters with these gradients, "plain" or in a layout of `PLACEMENTS`."""
+    gradients: list[Any] = [torch.from_numpy(array.copy()) for array in arrays]
+    if layout != "plain":
+        mesh, placements = PLACEMENTS[layout]
+        gradients = [distributed(array, mesh_of(mesh), placements) for array in arrays]
+    return list(map(parameter_with, gradients))
 
 
 def gathered(tensor: Any) -> np.ndarray:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).numpy().copy()
-
-
-def clip_layout(
-    arrays: Sequence[np.ndarray], layout: str, p: float, threshold: float, **options: Any
-) -> tuple[float, str, list[np.ndarray], list[str]]:
-    """Return the norm, its type, the clipped gradients (gathered), and the collectives of the clip."""
-    params = parameters(arrays, layout)
-    with record_collectives() as calls:
-        norm = uc.clip_grad_norm_(params, threshold, p, check_numel=True, **options)
-    return norm.item(), f"{type(norm).__name__} {norm.dtype}", [gathered(parameter.grad) for parameter in params], calls
-
-
-def clip_without_a_list(array: np.ndarray, layout: str, threshold: float) -> tuple[float, np.ndarray]:
-    importlib.import_module("torch.distributed.fsdp._flat_param")  # a loaded FSDP adds a check of parameters to a call
-
-    (parameter,) = parameters([array], layout)
-    return uc.clip_grad_norm_(parameter, threshold).item(), gathered(parameter.grad)
-
-
-def clip_on_this_rank(layout: str) -> list[float]:
-    """Clip one gradient by its own norm with `process_group=None`, which declares it as complete on this rank."""
-    (parameter,) = parameters([np.array([[3.0], [4.0]], np.float32)], layout)
-    uc.GradientClipByNorm(1.0, process_group=None).clip_([parameter])
-    clipped: list[float] = gathered(parameter.grad).ravel().tolist()
-    return clipped
 
 
 def adaptive_state(norms: list[float], loaded: list[Any]) -> Any:
@@ -166,10 +183,3 @@ def adagc_state(norms: list[float]) -> Any:
         sharded = parameters(arrays, "FSDP")
         clip.clip_(sharded)
     return clip.state_dict(), [gathered(parameter.grad).ravel().tolist() for parameter in sharded]
-
-
-def clip_shards_by_agc() -> None:
-    from unified_clip import ClipConfig
-
-    sharded = parameters([np.array([[3.0], [4.0]], np.float32)], "FSDP")
-    ClipConfig(rule="norm", adaptive={"rule": "agc"}).clip_(sharded)

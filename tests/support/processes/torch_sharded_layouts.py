@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from support.processes import torch_sharded_models as models
 from support.processes.torch_imitated_layouts import (
     distributed_optimizer,
     distributed_optimizer_of_experts,
@@ -39,9 +38,15 @@ from support.processes.torch_layout import (
 )
 from support.processes.worlds import error_message
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Placement
 
@@ -88,7 +93,11 @@ def full_gradients(parameters: dict[str, nn.Parameter], are_summed: bool = True)
     pieces = []
     for name, parameter in parameters.items():
         gradient: Any = parameter.grad
-        if not are_summed and models.is_sum(gradient):
+        if (
+            not are_summed
+            and isinstance(gradient, DTensor)
+            and any(placement.is_partial() for placement in gradient.placements)
+        ):
             name, gradient = f"{name}, term of rank {dist.get_rank()}", gradient.to_local()
         values = (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).flatten()
         pieces.append(Piece(name, values.numel(), np.arange(values.numel()), values.numpy().copy()))
@@ -99,27 +108,79 @@ def layout_of(parameters: dict[str, nn.Parameter], **names: Any) -> Layout:
     return Layout(list(parameters.values()), functools.partial(full_gradients, parameters), names)
 
 
-def train_layout(kind: Callable[[torch.dtype], models.TrainedModel], **names: Any) -> Layout:
-    torch.manual_seed(5)
-    return layout_of(kind(torch.float32).parameters, **names)
-
-
 # -- PyTorch's own
 
 
+class Experts(nn.Module):
+    """Experts. Each process of a mesh has some of the experts, and applies them to all rows."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        weight = distribute_tensor(torch.randn(4, WIDTH, WIDTH), mesh, [Shard(0)])
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mesh = self.weight.device_mesh
+        everywhere = DTensor.from_local(x, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        own = torch.einsum("btw,ewv->btv", everywhere, self.weight.to_local())
+        return DTensor.from_local(own, mesh, [Partial()]).redistribute(placements=[Replicate()]).to_local().clone()
+
+
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, mesh_of_experts: DeviceMesh | None = None) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
+        self.experts = nn.Identity() if mesh_of_experts is None else Experts(mesh_of_experts)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(self.down(torch.relu(self.up(x))))).clone()  # FSDP2 warns of results that are views
+        hidden = self.experts(self.down(torch.relu(self.up(x))))
+        return self.head(self.norm(hidden)).clone()  # FSDP2 warns of results that are views
 
 
 def backward(model: nn.Module, part: int) -> None:
     torch.manual_seed(7 + part)
-    model(torch.randn(4, 4, WIDTH)).square().mean().backward()
+    (9 * model(torch.randn(4, 4, WIDTH))).square().mean().backward()
+
+
+def data_parallel() -> Layout:
+    torch.manual_seed(5)
+    model = nn.parallel.DistributedDataParallel(Model())
+    backward(model, dist.get_rank())
+    return layout_of(names_of(model))
+
+
+def fsdp(mesh: DeviceMesh, *, accumulates: bool = False, **options: Any) -> Layout:
+    """With `accumulates`, the first of two backward passes does not reduce its gradients."""
+    torch.manual_seed(5)
+    model: Any = Model()
+    for layer in (model.norm, model):
+        fully_shard(layer, mesh=mesh, **options)
+    if accumulates:
+        model.set_requires_gradient_sync(False)
+        backward(model, dist.get_rank() + 10)
+        model.set_requires_gradient_sync(True)
+    backward(model, dist.get_rank())
+    return layout_of(names_of(model))
+
+
+def offloaded() -> Layout:
+    options = {"offload_policy": CPUOffloadPolicy(pin_memory=False), "mp_policy": MixedPrecisionPolicy(torch.bfloat16)}
+    return fsdp(row("dp"), accumulates=True, **options)
+
+
+def fsdp_and_tensor_parallel(has_experts: bool) -> Layout:
+    """Layers outside of the plan are on a submesh, so other ranks have copies."""
+    torch.manual_seed(5)
+    mesh = mesh_of("dp", "tp")
+    experts = init_device_mesh("cpu", (2, 2), mesh_dim_names=("experts' data", "experts")) if has_experts else None
+    model = Model(experts and experts["experts"])
+    parallelize_module(model, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    if experts is not None:
+        fully_shard(model.experts, mesh=experts["experts' data"])
+    fully_shard(model, mesh=mesh["dp"])
+    backward(model, mesh.get_local_rank("dp"))
+    return layout_of(names_of(model), mesh=mesh)
 
 
 def tensor_parallel() -> Layout:
@@ -357,20 +418,18 @@ def tensor_parallel_in_fsdp1() -> Layout:
 
 
 LAYOUTS: dict[str, Callable[[], Layout]] = {
-    "`DistributedDataParallel`, DeepSpeed ZeRO 0": lambda: train_layout(models.data_parallel),
-    "FSDP2, `fully_shard`": lambda: train_layout(models.fsdp),
-    "HSDP, `fully_shard` on two dimensions": lambda: train_layout(models.hsdp),
+    "`DistributedDataParallel`, DeepSpeed ZeRO 0": data_parallel,
+    "FSDP2, `fully_shard`": lambda: fsdp(row("dp")),
+    "HSDP, `fully_shard` on two dimensions": lambda: fsdp(mesh_of("replicate", "shard")),
     "context parallel with FSDP2": context_parallel,
-    "FSDP2 with `CPUOffloadPolicy`, gradient accumulation": lambda: train_layout(models.offloaded),
+    "FSDP2 with `CPUOffloadPolicy`, gradient accumulation": offloaded,
     "FSDP2, adapters (LoRA) beside frozen layers": adapters,
     "FSDP2, float32 gradients of bfloat16 parameters (`grad_dtype`)": wide_gradients,
     "veScale, `RaggedShard`": ragged,
     "tensor parallel, `parallelize_module`": tensor_parallel,
     "sequence parallel, `SequenceParallel`": sequence_parallel,
-    "FSDP2 and tensor parallel": lambda: train_layout(models.tensor_parallel, mesh=models.mesh_of("rows")),
-    "expert parallel with FSDP2 on all ranks": lambda: train_layout(
-        models.expert_parallel, mesh=models.mesh_of("rows")
-    ),
+    "FSDP2 and tensor parallel": lambda: fsdp_and_tensor_parallel(False),
+    "expert parallel with FSDP2 on all ranks": lambda: fsdp_and_tensor_parallel(True),
     "expert parallel on some ranks": experts_of_some,
     "experts as plain tensors, different experts on each rank": lambda: plain_experts(1),
     "experts as plain tensors on some ranks": lambda: plain_experts(2),

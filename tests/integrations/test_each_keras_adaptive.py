@@ -24,6 +24,14 @@ from support.trainers.adaptive_cases import (
 
 from unified_clip import ClipWarning
 
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Keras's own
+    *([] if ON_TENSORFLOW else [pytest.mark.nightly]),
+    *([pytest.mark.graphs] if keras.backend.backend() == "jax" else []),  # on JAX, Keras compiles its steps
+]
+
 
 def training() -> tuple[Any, Any, Any]:
     weight, optimizer = keras.Variable(np.zeros(3, np.float32)), keras.optimizers.SGD(1.0)
@@ -120,6 +128,3 @@ def test_loading_a_file_of_keras_gives_a_warning() -> None:
     optimizer.save_own_variables(saved)
     with pytest.warns(ClipWarning, match="Keras files do not contain the state of the adaptive threshold"):
         optimizer.load_own_variables(saved)
-
-
-__all__ = [name for name in dir() if name.startswith("test_")]

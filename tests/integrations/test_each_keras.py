@@ -1,4 +1,4 @@
-"""Tests of Keras optimizers that clip, on any backend: `test_<framework>_keras.py` sets it and imports these tests."""
+"""Keras optimizers that clip, on the backend of `--framework`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ from unified_clip.recorder.steps import LOSSES
 from unified_clip.recording import runs
 
 BACKEND = keras.backend.backend()
+ON_JAX = pytest.mark.skipif(BACKEND != "jax", reason="of Keras on JAX")
+ON_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="of Keras on TensorFlow")
+
+pytestmark = {
+    "tensorflow": [],
+    "torch": [pytest.mark.nightly],
+    "jax": [pytest.mark.nightly, pytest.mark.graphs],  # on JAX, Keras compiles its steps
+}[BACKEND]
 Apply = Callable[[dict[str, np.ndarray]], None]
 
 
@@ -530,4 +538,150 @@ def test_saved_variables_are_those_of_keras_and_training_resumes_from_them() -> 
         optimizer.load_own_variables({"0": 1})
 
 
-__all__ = [name for name in dir() if name.startswith("test_")] + ["_eager_is_exact", "_of_keras_itself"]
+# -- on one backend only
+
+
+@ON_JAX
+def test_a_graph_clips_in_vain_while_gradients_accumulate(tmp_path: Path) -> None:
+    named, optimizer = variables(), keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+    handle = ClipConfig(rule="global_norm", threshold=0.01).attach_to(optimizer)
+    apply = in_graph(optimizer, named)
+    with unified_clip.record(tmp_path / "clips.jsonl"):
+        for grads in gradients(3):
+            apply(grads)
+    lines = map(json.loads, (tmp_path / "clips.jsonl").read_text().splitlines())
+    norms = [line["norm"] for line in lines if "norm" in line]
+    assert len(norms) == 3
+    assert handle.last.norm == np.float32(norms[1])  # of the update
+    assert (handle.last.step, handle.step) == (0, 1)
+
+
+@ON_JAX
+def test_a_handle_has_the_values_of_the_epoch_before_while_fit_runs() -> None:
+    """During an epoch, Keras on JAX removes the values of an optimizer's variables."""
+    model, optimizer = network(), keras.optimizers.SGD(0.01)
+    handle = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}, threshold=1.0).attach_to(optimizer)
+
+    def load(batch: int, logs: Any) -> None:
+        state = handle.state_dict()
+        with pytest.raises(RuntimeError, match=r"Before load_state_dict\(\), call model\.jax_state_sync"):
+            handle.load_state_dict(state)
+
+    def values() -> Any:
+        last = handle.last if handle.step else None
+        return last, handle.rate, handle.step, handle.state_dict()
+
+    seen, ends = [], [values()]
+    callbacks = [
+        keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(values())),
+        keras.callbacks.LambdaCallback(on_train_batch_end=load),
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(values())),
+    ]
+    model.compile(optimizer, "mse")
+    model.fit(INPUTS, TARGETS, batch_size=16, epochs=3, verbose=0, callbacks=callbacks)
+    assert seen == [ends[0], ends[0], ends[1], ends[1], ends[2], ends[2]]
+    assert [step for _, _, step, _ in ends] == [0, 2, 4, 6]
+    handle.detach()
+    assert type(optimizer.iterations) is keras.Variable
+
+
+@ON_JAX
+def test_the_error_of_a_failed_fit_is_that_of_its_step() -> None:
+    model, optimizer = network(), keras.optimizers.SGD(0.01)
+    handle = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise").attach_to(optimizer)
+    model.compile(optimizer, "mse")
+    with pytest.raises(TypeError, match="nonfinite = 'raise' cannot raise from inside a graph"):
+        model.fit(INPUTS, TARGETS, verbose=0)
+    assert (handle.step, handle.rate, repr(handle)) == (0, None, "<ClipConfig global_norm, attached, step 0>")
+
+
+@ON_JAX
+def test_the_optimizers_own_clip_and_steps_are_recorded(tmp_path: Path) -> None:
+    named, optimizer = variables(), keras.optimizers.SGD(1.0, global_clipnorm=0.5)
+    with unified_clip.record(tmp_path / "clips.jsonl"):
+        eager(optimizer, named)(gradients(1)[0])
+    _, *lines = map(json.loads, (tmp_path / "clips.jsonl").read_text().splitlines())
+    assert [line.get("call", line.get("optimizer")) for line in lines] == [
+        "keras.optimizers.SGD(global_clipnorm=)",
+        "keras.optimizers.SGD",
+    ]
+    assert lines[0]["threshold"] == 0.5
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+@ON_JAX
+def test_calls_that_only_accumulate_gradients_are_no_clips_and_no_steps(tmp_path: Path, is_eager: bool) -> None:
+    named, optimizer = variables(), keras.optimizers.SGD(1.0, global_clipnorm=0.5, gradient_accumulation_steps=2)
+    apply = (eager if is_eager else in_graph)(optimizer, named)
+    with unified_clip.record(tmp_path / "clips.jsonl"):
+        for grads in gradients(5):
+            apply(grads)
+    _, *lines = map(json.loads, (tmp_path / "clips.jsonl").read_text().splitlines())
+    assert sum("optimizer" in line for line in lines) == sum("call" in line for line in lines) == 2
+    assert [line["clips"] for line in lines if "optimizer" in line] == [1, 1]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("rule", ["global_norm", "value"])
+@ON_TENSORFLOW
+def test_rows_of_an_embedding_that_repeat_are_summed_first(rule: str, graph: bool) -> None:
+    import tensorflow as tf
+
+    optimizer, table = keras.optimizers.SGD(1.0), keras.Variable(np.zeros((4, 1), "float32"))
+    handle = ClipConfig(rule=rule, threshold=1.0, **({} if rule == "value" else {"eps": 0.0})).attach_to(optimizer)
+    optimizer.build([table])
+    rows = tf.IndexedSlices(tf.constant([[1.0], [1.0], [2.0], [0.0]]), tf.constant([1, 1, 1, 3]), tf.constant([4, 1]))
+    (tf.function(optimizer.apply) if graph else optimizer.apply)([rows])
+    assert np.array(table).tolist() == [[0.0], [-1.0], [0.0], [0.0]]
+    assert handle.last.clipped
+
+
+@pytest.mark.parametrize("end", ["bias", "biass"])
+@ON_TENSORFLOW
+def test_a_pattern_may_match_a_variable_of_another_optimizer(end: str) -> None:
+    model, optimizer = network(), keras.optimizers.SGD(1.0)
+    first, *_, last = model.trainable_variables
+    name = last.path.replace("/", ".")
+    ClipConfig(rule="value", threshold=1.0, exclude=[name.replace("bias", end)]).attach_to(optimizer, model)
+    optimizer.build([first])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.apply([keras.ops.ones(first.shape)])
+    result = [each for each in caught if "pattern" in str(each.message)]
+    assert name.endswith("bias")
+    assert len(result) == (end == "biass")
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@ON_TENSORFLOW
+def test_a_model_is_saved_and_trained_on(tmp_path: Path) -> None:
+    config = ClipConfig(rule="global_norm", threshold=LINEAR)
+
+    def trained(resume: bool) -> tuple[Any, Any]:
+        model, optimizer = network(), keras.optimizers.Adam(0.01)
+        handle = config.attach_to(optimizer)
+        model.compile(optimizer, "mse", jit_compile=False)
+        model.fit(INPUTS[:16], TARGETS[:16], batch_size=8, shuffle=False, verbose=0)
+        if resume:
+            model.save(tmp_path / "model.keras")
+            model = keras.models.load_model(tmp_path / "model.keras")
+            handle = config.attach_to(model.optimizer)
+        model.fit(INPUTS[16:], TARGETS[16:], batch_size=8, shuffle=False, verbose=0)
+        return model, handle.last
+
+    one, other = trained(resume=False), trained(resume=True)
+    assert one[1][1:] == other[1][1:]  # the threshold is that of step 3 in both
+    for a, b in zip(one[0].trainable_variables, other[0].trainable_variables, strict=True):
+        np.testing.assert_array_equal(np.array(a), np.array(b))
+
+
+@ON_TENSORFLOW
+def test_a_handle_prints_its_rule_and_its_step() -> None:
+    optimizer = keras.optimizers.SGD(1.0)
+    handle = ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer)
+    variable = keras.Variable([3.0])
+    optimizer.apply([keras.ops.array([2.0])], [variable])
+    assert repr(handle) == "<ClipConfig global_norm, attached, step 1>"
+    handle.detach()
+    assert repr(handle) == "<ClipConfig global_norm, detached, step 1>"
