@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._distributed.ranks import KeptByIdentity, Ranks
+from ._distributed.groups import KeptByIdentity, Ranks
 
 __all__ = ["fsdp1_ownership", "megatron_ownership", "mesh_ownership", "stage_ownership"]
 

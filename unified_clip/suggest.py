@@ -85,7 +85,7 @@ class Suggestion:
             >>> print(replay)
             clips 5 % of 100 norms, at thresholds from 2 to 2.25
         """
-        from ._compute.scalars import HOST
+        from ._compute.host import HOST
         from .adaptive import Rule  # imports NumPy, which `import unified_clip` does not need
         from .adaptive import state as states
 

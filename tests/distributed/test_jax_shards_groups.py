@@ -17,7 +17,7 @@ from support.rank_tables import rows_of
 from support.tiers import nightly
 
 import unified_clip.numpy as np_uc
-from unified_clip._backends.jax import process_group
+from unified_clip._backends.jax import sharded
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +149,7 @@ def test_traced_code_accepts_only_names_of_axes(four_ranks: World, group: str) -
 
 
 def test_a_new_job_has_new_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = process_group.group_of((0,))
-    assert process_group.group_of((0,)) is group
-    monkeypatch.setattr(process_group, "_job", lambda: (object(), 0))
-    assert process_group.group_of((0,)) is not group
+    group = sharded.group_of((0,))
+    assert sharded.group_of((0,)) is group
+    monkeypatch.setattr(sharded, "_job", lambda: (object(), 0))
+    assert sharded.group_of((0,)) is not group

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unified_clip._backends.torch import local_sums
 from unified_clip._backends.torch.backend import BACKEND
-from unified_clip._backends.torch.local_sums import LocalSums
+from unified_clip._backends.torch.device_path import LocalSums
 from unified_clip._compute import checksums
 from unified_clip._distributed.agreement import CALLS
 

@@ -25,7 +25,7 @@ import unified_clip.torch as uc
 from unified_clip._backends.torch import process_group, sharded
 from unified_clip._core.distributed import DistributedSpec
 from unified_clip._core.types import Leaf
-from unified_clip._distributed.ranks import Ranks
+from unified_clip._distributed.groups import Ranks
 from unified_clip.ownership import mesh_ownership
 
 

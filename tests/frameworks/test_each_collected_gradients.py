@@ -17,7 +17,7 @@ from support.kits import Kit
 import unified_clip
 from unified_clip import ClipConfig
 from unified_clip._core.backend import Backend
-from unified_clip.adaptive.tensor_thresholds import TensorThresholds
+from unified_clip.adaptive.thresholds import TensorThresholds
 
 COLLECTORS = ("plain_gradients", "plain_tensors", "collect_parameters", "collect_tensors", "collect_param_grads")
 

@@ -15,7 +15,7 @@ from support.kits import in_a_new_process
 
 import unified_clip.tensorflow as uc
 from unified_clip import ClipWarning
-from unified_clip._backends.tensorflow import kernel_custom_call, kernel_operations
+from unified_clip._backends.tensorflow import kernel_operations
 
 pytestmark = pytest.mark.skipif(not kernel_operations.REGISTERED_FOR_XLA, reason="XLA cannot call the compiled kernels")
 
@@ -49,7 +49,7 @@ def count_custom_calls(function: Any, *arguments: Any) -> int:
     nodes = [*graph.node, *(node for function_ in graph.library.function for node in function_.node_def)]
     # XLA cannot compile these
     assert not {kernel_operations.NORM, kernel_operations.SCALE} & {node.op for node in nodes}
-    return sum(node.op == kernel_custom_call.NAME for node in nodes)
+    return sum(node.op == kernel_operations.XLA_CALL for node in nodes)
 
 
 def assert_same_bits(result: Any, expected: Any) -> None:
@@ -76,10 +76,10 @@ def test_settings_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def _without_cached_check() -> Iterator[None]:
-    kernel_custom_call._is_called.cache_clear()
-    kernel_custom_call.HOOK._is_reported = False
+    kernel_operations._xla_calls_kernels.cache_clear()
+    kernel_operations.XLA_HOOK._is_reported = False
     yield
-    kernel_custom_call._is_called.cache_clear()
+    kernel_operations._xla_calls_kernels.cache_clear()
 
 
 @pytest.mark.usefixtures("_without_cached_check")
@@ -91,11 +91,11 @@ def test_operations_of_tensorflow_replace_kernels_that_xla_cannot_call(
     monkeypatch: pytest.MonkeyPatch, changed: str, problem: str
 ) -> None:
     if changed == "TARGET":
-        monkeypatch.setattr(kernel_custom_call, "TARGET", "a target that nobody has registered")
+        monkeypatch.setattr(kernel_operations, "TARGET", "a target that nobody has registered")
     else:
         monkeypatch.setattr(tf, "constant", lambda numbers: 2.0 * np.array(numbers, np.float32))
     with pytest.warns(ClipWarning, match=problem):
-        assert not kernel_custom_call._is_called()
+        assert not kernel_operations._xla_calls_kernels()
     monkeypatch.undo()
     function = compiled(clip)
     assert count_custom_calls(function, gradients()) == 0  # without another warning
@@ -225,7 +225,7 @@ def test_loading_a_saved_model_without_unified_clip_names_the_target(tmp_path: P
     command = [sys.executable, "-P", "-c", LOAD.format(path=path)]
     failed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert failed.returncode
-    assert kernel_custom_call.TARGET in failed.stderr
+    assert kernel_operations.TARGET in failed.stderr
 
 
 OTHER_COPY = """

@@ -12,7 +12,7 @@ from accelerate.utils import DistributedType
 from support.trainers.torch_training import DATA, RATE, SCALE, Model, batches, config, plain_records, recorded
 
 from unified_clip import ClipConfig
-from unified_clip.integrations import torch_trainers
+from unified_clip.integrations import torch_optimizers
 from unified_clip.integrations.accelerate_clip import clip_
 
 pytestmark = pytest.mark.usefixtures("accelerate_state")
@@ -203,7 +203,7 @@ def test_on_a_gpu_it_waits_for_the_scaler_where_somebody_does_anyway(
 ) -> None:
     using = accelerator()
     parameters = overflowing(using, [math.inf, 0.0], fused=fused)
-    monkeypatch.setattr(torch_trainers, "unscale", lambda scaler, optimizer: [OnGpu()])
+    monkeypatch.setattr(torch_optimizers, "unscale", lambda scaler, optimizer: [OnGpu()])
     clip = ClipConfig(rule="global_norm", threshold=0.5, nonfinite=nonfinite)
     assert (clip_(using, clip, parameters) is None) == waits
     assert clip.step == (not waits)

@@ -21,7 +21,7 @@ from support.trainers.torch_training import RATE, SCALE, Model, batches, config,
 
 from unified_clip import ClipConfig, ClipWarning
 from unified_clip.errors import NonFiniteNormError
-from unified_clip.integrations import torch_optimizers, torch_trainers
+from unified_clip.integrations import torch_optimizers
 
 THRESHOLD = 0.5
 GLOBAL = ClipConfig(rule="global_norm", threshold=THRESHOLD)
@@ -243,10 +243,10 @@ def test_a_step_that_the_scaler_skips_is_not_clipped(fused: bool, unscaled_befor
 def test_only_raise_and_skip_wait_for_the_scaler() -> None:
     unreadable = [torch.empty((), device="meta")]
     for nonfinite in ("family", "zero"):
-        assert not torch_trainers.is_skipped(unreadable, ClipConfig(rule="norm", threshold=1, nonfinite=nonfinite))
+        assert not torch_optimizers.is_skipped(unreadable, ClipConfig(rule="norm", threshold=1, nonfinite=nonfinite))
     for nonfinite in ("raise", "skip"):
         with pytest.raises(RuntimeError, match="meta"):
-            torch_trainers.is_skipped(unreadable, ClipConfig(rule="norm", threshold=1, nonfinite=nonfinite))
+            torch_optimizers.is_skipped(unreadable, ClipConfig(rule="norm", threshold=1, nonfinite=nonfinite))
 
 
 @pytest.mark.parametrize("unscaled_before", [False, True])

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from unified_clip._backends import numpy
-from unified_clip._compute.host import HostPath
-from unified_clip._compute.scalars import HOST
+from unified_clip._compute.host import HOST, HostPath
 from unified_clip._core.types import Leaf
-from unified_clip._distributed.agreement import Compared
-from unified_clip._distributed.copies import Replica, presence
+from unified_clip._distributed.agreement import Compared, Replica, presence
 from unified_clip._distributed.groups import NormGroup
 from unified_clip._distributed.norm import LocalShards
 from unified_clip._distributed.owners import Copies
@@ -79,7 +77,7 @@ class RankShards(LocalShards):
         self.stored_rows = {index: lambda rows=rows: rows for index, rows in enumerate(options.get("rows", ()))}
         self._replicas, self.checks_replicas = options.get("replicas", []), "replicas" in options
         self._identities = options.get("identities")
-        self._measured = []
+        self._measured, self._assumed_copies = [], []
 
     def presence(self, indices: Sequence[int], measure: Any) -> list[Compared]:
         place = lambda index: self._all[index].place if self.values[index].any() else None  # noqa: E731
@@ -108,8 +106,8 @@ class RankShards(LocalShards):
     def counted(self, indices: Sequence[int]) -> list[Any]:
         return [self.values[index] for index in indices]
 
-    def count_elements(self) -> int:
-        return sum(array.size for array in self.values)
+    def owned(self, index: int) -> list[Any]:
+        return [self.values[index]]
 
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         return [

@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from unified_clip._backends.torch.sharded import TorchShards
+from unified_clip._compute.checksums import PIECES
 from unified_clip._distributed import agreement
-from unified_clip._distributed.digests import PIECES
 
 RANKS = 8
 

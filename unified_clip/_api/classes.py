@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from .._core import containers, entry, rule, validation
 from .._core.backend import Backend
-from .._core.collect import collect_in_place, from_tree, wants_clipping
+from .._core.collect import ParamGrads, collect_in_place, from_tree, read_pairs, wants_clipping
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec, Measures
 from .._core.gradients import GradientList
@@ -16,7 +16,6 @@ from .._core.rule import ClipRule
 from .._core.types import Leaf, Tensor
 from .._core.writers import Functional
 from .framework import Framework
-from .param_grads import ParamGrads, read_pairs
 
 NeedClip = Callable[[Any], bool]
 

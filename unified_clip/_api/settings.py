@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from .._core import validation
+from .._core.collect import ParamGrads
 from .classes import GradientClip, clip_pairs
 from .framework import Framework
-from .param_grads import ParamGrads
 
 
 class ClipSettings:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._compute import collected, host, kernels, memory
+from .._compute import host, kernels, memory
 from .._core.backend import Backend
 from .._core.path import CollectedPath
 from .._core.types import Tensor
@@ -40,7 +40,7 @@ class NumpyBackend(Backend):
         return COLLECTOR and COLLECTOR.of_tensors(tensors, False, in_place)
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        return collected.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
+        return host.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
 
     def read(self, scalar: Tensor) -> float | int | None:
         return scalar.item()  # type: ignore[no-any-return]
@@ -64,5 +64,5 @@ class NumpyBackend(Backend):
         return np.dtype(dtype).type(value)
 
 
-COLLECTOR: Any = collected.collector(np.ndarray)
+COLLECTOR: Any = host.collector(np.ndarray)
 BACKEND = NumpyBackend()

@@ -1,14 +1,29 @@
-"""Checksums of tensors, by which ranks compare their copies of gradients."""
+"""Digests of values and checksums of tensors, by which ranks compare them."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .kernels import Array
+
+PIECES = 4
+"""A digest has four pieces of 16 bits, whose sums over up to 2**30 ranks fit into int64."""
+
+
+def digest(value: Any) -> int:
+    content = value if isinstance(value, bytes) else repr(value).encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=2 * PIECES).digest(), "little")
+
+
+def split(number: int) -> list[int]:
+    return [number >> (16 * place) & 0xFFFF for place in range(PIECES)]
+
 
 CHUNK = 2**16
 

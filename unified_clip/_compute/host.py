@@ -5,24 +5,62 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from .._core.backend import Backend, Route
 from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
-from .._core.path import Change, Path
-from .._core.types import Deferred, GraphCallback, Scalar, Tensor, Write
+from .._core.path import Change, Path, Scalars
+from .._core.types import Deferred, Scalar, Tensor, Write
 from .._core.writers import nothing
+from .._native import KERNELS
 from . import checksums, kernels, processor
 from .device import norm_dtype
 from .kernels import Array
-from .scalars import HOST
 
 
-class HostPath:
+class HostScalars(Scalars):
+    cos = staticmethod(math.cos)
+    sqrt = staticmethod(math.sqrt)
+    sort = staticmethod(np.sort)
+
+    def asarray(self, value: Any) -> Scalar:
+        return float(value)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return np.where(condition, yes, no) if isinstance(condition, np.ndarray) else yes if condition else no
+
+    def is_true(self, condition: Any) -> bool:
+        if isinstance(condition, np.ndarray):
+            return b"\0" not in condition.tobytes()  # of bools; NumPy's functions are slower for few of them
+        return bool(condition)
+
+    def to_float32(self, scalar: Scalar) -> Scalar:
+        return nearest(scalar, "float32")
+
+    def floor(self, scalar: Scalar) -> Scalar:
+        return float(math.floor(scalar))
+
+    def vector(self, values: Sequence[float]) -> Scalar:
+        return np.array(values, np.float64)
+
+    def indices(self, length: int) -> Scalar:
+        return np.arange(length, dtype=np.float64)
+
+    def total(self, vector: Scalar) -> Scalar:
+        return float(vector.sum())
+
+    def least(self, numbers: Scalar) -> Scalar:
+        return float(numbers.min())
+
+
+HOST = HostScalars()
+
+
+class HostPath(Path):
     on_host = True
     xp = HOST
 
@@ -151,19 +189,10 @@ class HostPath:
         nan, inf = zip((0, 0), *self.nonfinite_counts(), strict=True)
         return float(sum(nan)), float(sum(inf))
 
-    def in_graph(self, scalars: Sequence[Scalar]) -> bool:
-        return False
-
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
         return Deferred(
             lambda: [scalar if type(scalar) is float else np.asarray(scalar).tolist() for scalar in scalars]
         )
-
-    def graph_callback(self) -> GraphCallback | None:
-        return None
-
-    def per_tensor(self) -> Path | None:
-        return None
 
     def scope(self) -> AbstractContextManager[Any]:
         return processor.ieee_arithmetic()
@@ -210,3 +239,133 @@ def forced_path() -> bool:
     if choice not in ("", "framework"):
         raise ValueError(f"UNIFIED_CLIP_PATH is {choice!r}. Set it to 'framework', or leave it unset")
     return choice == "framework"
+
+
+# -- tensors that the compiled kernels have collected from a list
+
+
+NO_SCOPE = nullcontext()
+
+
+class TensorListPath(HostPath):
+    _has_complex = False
+    _are_floats = True
+
+    def __init__(self, backend: Backend, tensor_list: Any) -> None:
+        self._backend, self._list, self._tensors = backend, tensor_list, tensor_list.tensors
+        self.norm_dtype = "float64" if tensor_list.has_float64 else "float32"
+        self._threads = 1 if tensor_list.is_short else backend.threads() or processor.default_threads()
+
+    @cached_property
+    def _dtypes(self) -> list[str]:  # type: ignore[override]  # few calls need dtypes or views
+        return [self._backend.dtype(tensor) for tensor in self._tensors]
+
+    @cached_property
+    def _views(self) -> list[Array]:  # type: ignore[override]
+        return [self._backend.host_view(tensor) for tensor in self._tensors]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def per_tensor(self) -> PerTensorPath:
+        return PerTensorPath(self)
+
+    _square_sums: tuple[list[float], list[float]] | None = None
+    """(sums of squares, relative errors) that `per_tensor` has computed."""
+
+    def norm(self, p: float) -> Scalar:
+        if p == 2 and self._square_sums is not None:
+            (sums, errors), self._square_sums = self._square_sums, None
+            norm = kernels.certified_root(math.fsum(sums), max(errors, default=0.0) + 2.0**-52)
+            if norm is not None:
+                return norm
+        return super().norm(p)
+
+    def part(self, group: Sequence[int]) -> TensorListPath:
+        return TensorListPath(self._backend, self._list.part(list(group)))
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        if not self._list.makes_tensors:
+            return super().as_norm(n)
+        return self._list.number(n, self.norm_dtype == "float64")
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
+
+    def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
+        if self._list.makes_tensors:
+            results: list[Tensor] = compute()
+            return results
+        if not self._backend.takes_capsules:
+            return self._new_arrays(compute)
+        return self._backend.placed(self._backend.from_capsules(compute()), zip(self._tensors))
+
+
+class PerTensorPath(TensorListPath):
+    def __init__(self, full_list: TensorListPath) -> None:
+        super().__init__(full_list._backend, full_list._list)
+        self._whole = full_list
+
+    def norm(self, p: float) -> Array:
+        if not self._list.has_float64:
+            return self._norms()
+        is_wide = np.array(list(self._list.codes)) == kernels.CODES["float64"]
+        norms = np.empty(len(is_wide))
+        if not is_wide.all():
+            norms[~is_wide] = self.part(np.flatnonzero(~is_wide).tolist()).per_tensor()._norms()
+        for index in np.flatnonzero(is_wide).tolist():
+            norms[index] = self.part([index]).norm(2)
+        return norms
+
+    def _norms(self) -> Array:
+        self._whole._square_sums = self._list.square_sums(self._threads)
+        norms, doubt = kernels.certified_roots(*self._whole._square_sums)
+        for index in doubt:
+            norms[index] = self.part([index]).norm(2)
+        return norms
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        if isinstance(coef, float):
+            return super().scale(coef)
+        indices, changed, coefs = self._changed(coef)
+        products = self._backend.products(changed._tensors, coefs)
+        if products is None:
+            products = changed._new(partial(changed._list.scale_each, coefs, self._threads))
+        results = dict(zip(indices, products, strict=True))
+        return [results.get(index, tensor) for index, tensor in enumerate(self._tensors)]
+
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        if isinstance(coef, float):
+            return super().prepare_scale(coef)
+        _, changed, coefs = self._changed(coef)
+        return changed._writes(partial(changed._list.scale_each_, coefs, self._threads), changed.unchanged)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return processor.ieee_arithmetic()
+
+    def _changed(self, coef: Array) -> tuple[list[int], TensorListPath, list[float]]:
+        indices = np.flatnonzero(coef != 1.0).tolist()
+        return indices, self.part(indices), coef[indices].tolist()
+
+
+def collector(
+    tensor: type,
+    parameter: type | None = None,
+    methods: Sequence[tuple[str, bool]] = (),
+    recording: tuple[str, bool] = ("", True),
+) -> Any | None:
+    """Return a compiled object that collects the tensors of a list, or None if no such object is available.
+
+    methods: Tuples (tensor method, the result of the method for a tensor that the kernels support).
+    recording: (tensor attribute, the value of the attribute for a tensor that records a derivative).
+    """
+    exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
+    try:
+        return KERNELS and KERNELS.Collector(tensor, parameter, exchange, methods, recording)
+    except ValueError:  # this version of DLPack's interface is unknown
+        return None
+
+
+def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
+    return TensorListPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None

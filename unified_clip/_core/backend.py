@@ -79,7 +79,8 @@ class Backend(Protocol):
         """Keep the dtype."""
         return self.as_tensor(value)
 
-    def dtype(self, tensor: Any) -> str: ...
+    def dtype(self, tensor: Any) -> str:
+        return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras's dtypes are strings
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
         """An unknown length is None. For an unknown number of axes, return None."""
@@ -113,6 +114,9 @@ class Backend(Protocol):
 
     def fits_host(self, inputs: Inputs) -> bool:
         """Return whether the host path may read all inputs from raw memory."""
+        return self.takes_host(inputs.all(), differentiable=inputs.differentiable)
+
+    def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool = False) -> bool:
         return True
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:

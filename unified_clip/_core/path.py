@@ -44,14 +44,18 @@ class Scalars(Protocol):
 
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return a finite number unchanged. Stop compilers from merging the operations before and after this call."""
+        return scalar
 
-    def stop_gradient(self, scalar: Scalar, /) -> Scalar: ...
+    def stop_gradient(self, scalar: Scalar, /) -> Scalar:
+        return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         """Store the bits of all scalars and vectors in one tensor, so that a compiled graph can return them."""
+        raise TypeError("bug in unified_clip: the host path has no pack")
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
         """A length of None means one number, not a vector."""
+        raise TypeError("bug in unified_clip: the host path has no unpack")
 
 
 class Change(Protocol):
@@ -135,15 +139,18 @@ class Path(Protocol):
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
         """Return whether the path's tensors or these scalars are traced."""
+        return False
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
         """Start to read eager scalars, without waiting for a device."""
 
     def graph_callback(self) -> GraphCallback | None:
         """Return None if the traced graph cannot call Python functions."""
+        return None
 
     def per_tensor(self) -> Path | None:
         """Return a path with one norm per tensor, or None if each tensor needs a separate path."""
+        return None
 
     def scope(self) -> AbstractContextManager[Any]: ...
 

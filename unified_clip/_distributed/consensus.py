@@ -10,18 +10,21 @@ import logging
 import math
 import struct
 import sys
+import threading
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from .._compute.checksums import PIECES, digest, split
 from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
 from .._core.types import Tensor
-from . import agreement, copies, waiting
+from . import agreement
 from .agreement import CALL, CALLS, LAYOUT, PLAIN, REPLICAS, TERMS, Compared, Outline
-from .digests import PIECES, digest, split
 from .groups import CORRUPTED, ProcessGroup, gather_objects
 from .owners import Copies
 
@@ -130,7 +133,7 @@ class Consensus:
             )
 
         try:
-            with waiting.logged(waiting.PATIENCE, logging.WARNING, lambda: text("waits")):
+            with logged(PATIENCE, logging.WARNING, lambda: text("waits")):
                 return collective()
         except Exception as error:
             _add_note(error, f"{text('waited')} No gradient was changed.")
@@ -143,7 +146,7 @@ class Consensus:
         if self.group.size > 1:
             self._number = _CALLS[self.group.key] = _CALLS.get(self.group.key, 0) + 1
         arguments = {**self.arguments, CALLS: self._number}
-        self.compared = [copies.arguments(arguments, self.remarks, Copies.on_all(self.group)), *self.compared]
+        self.compared = [agreement.arguments(arguments, self.remarks, Copies.on_all(self.group)), *self.compared]
         self._outlines = [compared.outline for compared in self.compared]
 
     def _checked(self) -> list[int]:
@@ -214,7 +217,7 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessG
         return
     note = f"unified_clip waits for the other ranks of the process group, to raise this error on all ranks: {error!r}"
     try:
-        with waiting.logged(waiting.REJECTION_PATIENCE, logging.ERROR, lambda: note):
+        with logged(REJECTION_PATIENCE, logging.ERROR, lambda: note):
             for group in groups:
                 reject(error, group)
     except Exception as failure:  # the error of the call matters more
@@ -222,7 +225,7 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessG
 
 
 def reject(error: Exception, group: ProcessGroup) -> None:
-    Consensus(group, compared=[copies.rejection(error, Copies.on_all(group))]).reject()
+    Consensus(group, compared=[agreement.rejection(error, Copies.on_all(group))]).reject()
 
 
 def _add_note(error: BaseException, note: str) -> None:
@@ -248,3 +251,48 @@ def _bits(value: float) -> int:
 def _from_bits(bits: int) -> float:
     (value,) = struct.unpack("<d", struct.pack("<q", bits))
     return float(value)
+
+
+# -- messages about collectives that wait long
+
+
+PATIENCE = 60.0
+"""After this number of seconds, a waiting rank logs a message."""
+
+REJECTION_PATIENCE = 10.0
+"""The same as PATIENCE, for a collective that sends an error."""
+
+INTERVAL = 1.0
+"""The number of seconds between two checks of the waiting calls."""
+
+_WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
+
+_STARTING = threading.Lock()
+_WATCH: list[threading.Thread] = []
+
+
+@contextmanager
+def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[None]:
+    """Log a message if the `with` block takes longer than `patience` seconds. All calls share one thread."""
+    wait = object()
+    _WAITS[wait] = time.monotonic() + patience, level, message
+    _start()
+    try:
+        yield
+    finally:
+        _WAITS.pop(wait, None)
+
+
+def _start() -> None:
+    with _STARTING:
+        if not any(thread.is_alive() for thread in _WATCH):
+            _WATCH[:] = [threading.Thread(target=_watch, name="unified_clip waits", daemon=True)]
+            _WATCH[0].start()
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(INTERVAL)
+        for wait, (deadline, level, message) in list(_WAITS.items()):
+            if time.monotonic() > deadline and _WAITS.pop(wait, None) is not None:
+                logging.getLogger("unified_clip").log(level, message())

@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from .._compute.checksums import digest
 from .._compute.kernels import general_root
 from .._core import validation
 from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
-from . import copies
-from .agreement import ELEMENTS, Compared
+from . import agreement
+from .agreement import ELEMENTS, Compared, Replica, label
 from .consensus import Consensus, Sum, reject, send_rejection
-from .copies import Replica, label
-from .digests import digest
 from .groups import NormGroup, ProcessGroup, by_group
 from .owners import Copies
 
@@ -37,6 +36,7 @@ class LocalShards(ABC):
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         self._leaves, self._parameters, self._spec = list(gradients), list(parameters), spec
         self._measured: list[tuple[Path, Consensus]] = []
+        self._assumed_copies: list[int] = []
 
     # -- from the placements
 
@@ -53,7 +53,9 @@ class LocalShards(ABC):
         """Return the local tensors that this rank owns. Each element has exactly one owner rank."""
 
     @abstractmethod
-    def count_elements(self) -> int: ...
+    def owned(self, index: int) -> Sequence[Tensor]:
+        """Return the local tensors of one gradient that this rank owns. Add a gradient that counts as a copy to
+        `_assumed_copies`."""
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
@@ -115,6 +117,12 @@ class LocalShards(ABC):
     def parameters(self) -> int | None:
         """The number of parameters, or None if the number can differ between ranks."""
         return self._spec.comparable(self._parameters)
+
+    def count_elements(self) -> int:
+        copies = list(self._assumed_copies)
+        owned = [tensor for index in range(len(self.values)) for tensor in self.owned(index)]
+        self._assumed_copies = copies
+        return sum(math.prod(tensor.shape) for tensor in owned)
 
     def check_patterns(self) -> None:
         for warning in self._spec.check_patterns(self._parameters):
@@ -196,10 +204,10 @@ class LocalShards(ABC):
             {**arguments, ELEMENTS: numel, CHECK: self.checks_replicas or None},
             remarks=lambda: self._remarks(function),
             compared=[
-                *([] if labels is None else [copies.layout(labels, everyone)]),
+                *([] if labels is None else [agreement.layout(labels, everyone)]),
                 *self.terms(),
-                copies.plain_gradients(self.copies(), everyone, checksum),
-                *copies.replicas_by_ranks(self.replicas(indices) if self.checks_replicas else [], checksum),
+                agreement.plain_gradients(self.copies(), everyone, checksum),
+                *agreement.replicas_by_ranks(self.replicas(indices) if self.checks_replicas else [], checksum),
                 *self.presence(indices, measure),
             ],
             numel=numel,
@@ -280,7 +288,7 @@ def _consensus_of(
     members: Sequence[NormGroup], group: ProcessGroup, must_match: Mapping[str, Any], function: str
 ) -> Consensus:
     labels = [(member.leaf, member.label) for member in members if member.label is not None]
-    layout = [copies.layout(labels, Copies.on_all(group))] if len(labels) == len(members) else []
+    layout = [agreement.layout(labels, Copies.on_all(group))] if len(labels) == len(members) else []
     arguments = {**must_match, PARAMETERS: len(members)}
     return Consensus(group, arguments, lambda: {"function": function}, layout)
 

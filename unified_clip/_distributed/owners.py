@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec
 from .._core.types import Leaf
-from .groups import ProcessGroup
-from .ranks import Ranks
+from .groups import ProcessGroup, Ranks
 
 REMEDY = (
     "Pass ownership='replicated' if every rank has a copy of all parameters, or 'distinct' if ranks have different "

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures
 from .._core.types import Leaf, Tensor
-from .agreement import Compared
-from .copies import Replica, label, presence
-from .groups import NormGroup, ProcessGroup, SingleProcess
+from .agreement import Compared, Replica, label, presence
+from .groups import Mesh, NormGroup, ProcessGroup, Ranks, SingleProcess
 from .norm import LocalShards
 from .owners import (
     REMEDY,
@@ -23,7 +22,6 @@ from .owners import (
     norm_unknown,
     ownership_unknown,
 )
-from .ranks import Mesh, Ranks
 
 Kind = Literal["shard", "replicate", "partial"]
 """"shard" includes similar placements, such as a different number of rows on each rank."""
@@ -38,7 +36,6 @@ class DistributedGradients(LocalShards):
         super().__init__(gradients, parameters, spec)
         self._gradients = [leaf.tensor for leaf in gradients]
         self._groups: dict[Any, ProcessGroup] = {}
-        self._assumed_copies: list[int] = []
         self._is_counted: dict[int, bool] = {}
         self._deferred: list[int] = []
         self._checked_meshes: dict[int, Ranks] = {}
@@ -275,11 +272,9 @@ class DistributedGradients(LocalShards):
     def owned_terms(self) -> list[int]:
         return [at for at, index in enumerate(self._deferred) if self._is_counted[index]]
 
-    def count_elements(self) -> int:
-        copies, alone = list(self._assumed_copies), self._spec.process_group is None
-        counted = [value for index, value in enumerate(self.values) if alone or self._counts(index, self._group)]
-        self._assumed_copies = copies
-        return sum(math.prod(value.shape) for value in counted)
+    def owned(self, index: int) -> Sequence[Tensor]:
+        is_owner = self._spec.process_group is None or self._counts(index, self._group)
+        return [self.values[index]] if is_owner else []
 
     def _check_complete(self, indices: Sequence[int]) -> None:
         for index in indices:

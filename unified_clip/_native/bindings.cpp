@@ -7,12 +7,16 @@
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <optional>
+#include <thread>
+
+#if __has_include(<cxxabi.h>)
+#include <cxxabi.h>
+#endif
 
 #include "collector.hpp"
-#include "elementwise.hpp"
 #include "gpu.hpp"
-#include "interpreter_lock.hpp"
 #include "norm.hpp"
 #include "paddle.hpp"
 #include "tensorflow_xla.hpp"
@@ -22,6 +26,32 @@
 namespace {
 
 using namespace clip;
+
+// Releases the interpreter lock as long as this object lives.
+//
+// Up to version 3.13, Python ends a daemon thread that requests the lock during shutdown. glibc then unwinds the
+// thread's stack, and aborts the process at the first C++ frame that catches every exception. So such a thread waits
+// here until the process ends, as it does in Python 3.14.
+class Unlocked {
+   public:
+    Unlocked() : state_(PyEval_SaveThread()) {}
+    ~Unlocked() {
+#ifdef __GLIBCXX__
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (const abi::__forced_unwind&) {
+            while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+        }
+#else
+        PyEval_RestoreThread(state_);
+#endif
+    }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+   private:
+    PyThreadState* const state_;
+};
 
 // Release the interpreter lock only if `work` takes longer than releasing the lock.
 template <class Work>

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "elementwise.hpp"
 #include "loaded.hpp"
 #include "norm.hpp"
 

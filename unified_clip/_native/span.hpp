@@ -1,4 +1,4 @@
-// Spans: the numbers of one array, contiguous or with gaps. No Python here.
+// Spans: the numbers of one array, contiguous or with gaps. Lists of spans are scaled and clamped here. No Python here.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,57 @@
 #include <utility>
 #include <vector>
 
-#include "dispatch.hpp"
+#include "kernels.hpp"
 #include "parallel.hpp"
 
+#ifdef CLIP_AVX2
+#include <cpuid.h>
+#endif
+
 namespace clip {
+
+// -- the kernels for this processor
+
+#ifdef CLIP_AVX2
+// Return whether this processor has the instructions of AVX2_KERNELS. Some compilers do not accept the name "f16c".
+inline bool has_avx2_kernels() {
+    unsigned eax, ebx, ecx, edx;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+           ecx & bit_F16C;
+}
+#endif
+
+struct InstructionSet {
+    const char* name;
+    const Kernels* kernels;
+};
+
+inline InstructionSet instruction_set() {
+#ifdef CLIP_AVX2
+    __builtin_cpu_init();
+#endif
+#ifdef CLIP_AVX512
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && has_avx2_kernels())
+        return {"AVX-512", AVX512_KERNELS};
+#endif
+#ifdef CLIP_AVX2
+    if (has_avx2_kernels()) return {"AVX2", AVX2_KERNELS};
+#endif
+    return {"baseline", BASELINE_KERNELS};
+}
+
+inline const InstructionSet INSTRUCTION_SET = instruction_set();
+inline const Kernels* const KERNEL_TABLE = INSTRUCTION_SET.kernels;
+
+// Return null for an unknown code.
+inline const Kernels* find_kernels(char code) {
+    for (std::size_t dtype = 0; dtype < DTYPES; ++dtype)
+        if (KERNEL_TABLE[dtype].code == code) return &KERNEL_TABLE[dtype];
+    return nullptr;
+}
+
+// -- spans
 
 constexpr std::size_t MAX_AXES = 65;  // the maximum of NumPy, and one axis for the parts of complex numbers
 
@@ -166,6 +213,51 @@ void for_numbers(const Span& span, std::size_t begin, std::size_t end, const Wor
         copy_numbers<true>(span, begin, count, scratch);
         work(scratch, count);
     }
+}
+
+// -- scaling and clamping
+
+// Call compute(index, x, out, count) for the numbers of all spans. Results go to the same places of `to`, which
+// may be `from`. Numbers that were read last come first, because they are in the cache.
+template <class Compute>
+void transform(const Spans& from, const Spans& to, std::size_t threads, const Compute& compute) {
+    threads = threads_for(total_count(from), threads);
+    for_parts(from, threads, true, [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t) {
+        const Span& out = to[i];
+        Scratch memory;
+        char* const scratch = reinterpret_cast<char*>(memory.data());
+        for_numbers(from[i], begin, end, [&](const char* x, std::size_t count) {
+            for (const std::size_t stop = begin + count; begin < stop;) {
+                const std::size_t here = out.is_contiguous() ? stop - begin : std::min(BLOCK, stop - begin);
+                compute(i, x, out.is_contiguous() ? out.at(begin) : scratch, here);
+                if (!out.is_contiguous()) copy_numbers<false>(out, begin, here, scratch);
+                begin += here;
+                x += here * out.kernels->size;
+            }
+        });
+    });
+}
+
+// A coefficient for all spans, or one for each. A coefficient of 1 copies, so no bit of a NaN changes.
+inline void scale(const Spans& from, const Spans& to, const std::vector<double>& coefs, std::size_t threads) {
+    const Ieee ieee;
+    transform(from, to, threads, [&](std::size_t i, const char* x, char* out, std::size_t count) {
+        const double coef = coefs[coefs.size() == 1 ? 0 : i];
+        if (coef == 1)
+            std::memmove(out, x, count * from[i].kernels->size);
+        else
+            from[i].kernels->scale(x, out, count, coef);
+    });
+}
+
+using Bounds = std::array<double, DTYPES>;  // a bound, rounded to each dtype in the order of CODES
+
+inline void clamp(const Spans& from, const Spans& to, const Bounds& low, const Bounds& high, std::size_t threads) {
+    transform(from, to, threads, [&](std::size_t i, const char* x, char* out, std::size_t count) {
+        const Kernels* kernels = from[i].kernels;
+        const auto dtype = kernels - KERNEL_TABLE;
+        kernels->clamp(x, out, count, low[dtype], high[dtype]);
+    });
 }
 
 }  // namespace clip

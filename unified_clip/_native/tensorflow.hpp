@@ -6,7 +6,6 @@
 #include <memory>
 #include <new>
 
-#include "elementwise.hpp"
 #include "loaded.hpp"
 #include "memory.hpp"
 #include "norm.hpp"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <stdexcept>
 
-#include "elementwise.hpp"
 #include "loaded.hpp"
 #include "norm.hpp"
 

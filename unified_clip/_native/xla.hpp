@@ -6,7 +6,6 @@
 #include <exception>
 #include <new>
 
-#include "elementwise.hpp"
 #include "norm.hpp"
 
 namespace clip::xla {

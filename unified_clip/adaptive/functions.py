@@ -13,10 +13,9 @@ from .._core.rule import AdaptiveThreshold, ClipConvention, ClipRule, OwnThresho
 from .._core.types import Tensor
 from .._dispatch import backend_of, resolve
 from . import state as states
-from . import tensor_thresholds
+from . import thresholds
 from .rules import AGC, AdaGC, Data, Rule
-from .tensor_thresholds import TensorThresholds
-from .unit_thresholds import UnitThresholds
+from .thresholds import TensorThresholds, UnitThresholds
 
 
 def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -> Tensor:
@@ -50,7 +49,7 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     states.check_fixed_size(adaptive)
     numbers = states.initial(adaptive) if data is None else states.from_data(adaptive, data)
     if isinstance(adaptive, AdaGC):
-        numbers = tensor_thresholds.resize(numbers, len(containers.flatten(backend, like).leaves))
+        numbers = thresholds.resize(numbers, len(containers.flatten(backend, like).leaves))
     tensor = like[0] if isinstance(like, (list, tuple)) and like else like
     state = backend.from_state(states.flatten(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
     backend_of(state)  # so that torch.compile can trace it

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._compute.scalars import HOST
+from .._compute.host import HOST
 from .._core.backend import Backend
 from .._core.path import Scalars
 from .._core.rule import AdaptiveThreshold

@@ -16,7 +16,7 @@ from .._core.gradients import GradientList
 from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
 from .._dispatch import backend_of
-from ..adaptive import state, tensor_thresholds, unit_thresholds
+from ..adaptive import state, thresholds
 from ..adaptive.rules import AGC, PER_TENSOR, RULES, AdaGC, Rule
 from .fields import ConfigModel, Finite
 
@@ -95,15 +95,15 @@ class AdaptiveStates:
         self, name: str, states: States, limit: Any, gradients: GradientList
     ) -> AdaptiveThreshold | OwnThresholds:
         if name in self._without_state:
-            return unit_thresholds.UnitThresholds(self._without_state[name], limit)
+            return thresholds.UnitThresholds(self._without_state[name], limit)
         rule, current = self._rules[name], states[name]
         if isinstance(rule, AdaGC):
-            return tensor_thresholds.TensorThresholds(rule, current, len(gradients.entries), limit)
+            return thresholds.TensorThresholds(rule, current, len(gradients.entries), limit)
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
         return {
-            name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
+            name: thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
             for (name, each), count in zip(self.current.items(), counts, strict=False)
         }
 

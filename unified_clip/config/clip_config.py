@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import PrivateAttr, ValidationError
 from typing_extensions import Self
 
-from .._api import param_grads
+from .._core.collect import ParamGrads
 from .._core.distributed import DistributedSpec
 from .._core.types import Tensor
 from .._core.validation import warn
@@ -297,7 +297,7 @@ class ClipConfig(OutcomeProperties, Settings):
         """
         return self._clipper.clip_(parameters, step=step)
 
-    def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
+    def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> ParamGrads:
         """Clip (parameter, gradient) tuples. The result is a list of (parameter, clipped gradient) tuples.
 
         If the gradients are distributed over several ranks, every rank must make this call.

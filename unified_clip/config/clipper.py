@@ -8,12 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import _dispatch
-from .._api import groups, param_grads
+from .._api import groups
 from .._api.framework import Resolve
 from .._api.groups import Outcome
 from .._core import containers, entry
 from .._core.backend import Backend
-from .._core.collect import collect_in_one_pass, collect_in_place, collected_in_place, from_tree, in_place, listed
+from .._core.collect import (
+    ParamGrads,
+    collect_in_one_pass,
+    collect_in_place,
+    collected_in_place,
+    from_tree,
+    in_place,
+    listed,
+    read_pairs,
+)
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.gradients import GradientList, Writer
@@ -167,12 +176,12 @@ class Clipper:
         writer.finish()
         return outcome.norm
 
-    def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
+    def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> ParamGrads:
         return entry.run(Clipper._pairs, self, params_grads, step)
 
-    def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
+    def _pairs(self, params_grads: Iterable[Any], step: Any) -> ParamGrads:
         backend, params_grads = self._resolve(params_grads)
-        leaves, indices = param_grads.read_pairs(backend, params_grads)
+        leaves, indices = read_pairs(backend, params_grads)
         results, _ = self._clip_leaves(backend, leaves, resolve_step(backend, step, self._step), differentiable=False)
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from .._compute.scalars import HOST
+from .._compute.host import HOST
 from .._core.path import Scalars
 from .._core.types import Scalar
 from .fields import ConfigModel, Count, Finite, Length, Threshold

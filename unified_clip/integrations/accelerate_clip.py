@@ -13,8 +13,7 @@ from .._core import containers
 from .._core.types import Tensor
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
-from .torch_optimizers import check_not_attached, is_attached
-from .torch_trainers import check_engine, parameters_of, skips_step
+from .torch_optimizers import check_engine, check_not_attached, is_attached, parameters_of, skips_step
 
 
 def clip_(

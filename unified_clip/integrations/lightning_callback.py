@@ -17,8 +17,7 @@ from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
 from ..config.outcome import OutcomeProperties
-from .torch_optimizers import check_not_attached
-from .torch_trainers import TWO_CALLBACKS, check_engine, parameters_of, skips_step
+from .torch_optimizers import TWO_CALLBACKS, check_engine, check_not_attached, parameters_of, skips_step
 
 OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_restored")
 """Copies of the callback do not contain these attributes."""

@@ -8,11 +8,11 @@ from typing import Any
 import paddle
 
 from .._api.groups import IN_GRAPHS
-from .._api.param_grads import ParamGrads
 from .._backends.paddle import releases
 from .._backends.paddle.backend import BACKEND
 from .._backends.paddle.classes import OptimizerClip
 from .._backends.paddle.conditions import in_static_mode, in_to_static_mode
+from .._core.collect import ParamGrads
 from .._core.names import Namer, with_parameters
 from .._core.types import Leaf, with_article
 from ..config.clipper import Clipper

@@ -17,8 +17,7 @@ from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.outcome import OutcomeProperties
 from .steps import NO_STATE
-from .torch_optimizers import check_not_attached
-from .torch_trainers import TWO_CALLBACKS, check_engine, skips_step
+from .torch_optimizers import TWO_CALLBACKS, check_engine, check_not_attached, skips_step
 
 SAVED = "clip_state"
 

@@ -79,17 +79,17 @@ def model(ranks: str, rank: int) -> list[np.ndarray]:
 def clip_model(on: str, group: str, p: float) -> Clip:
     mesh, arrays = cube() if on == "all" else mesh_of_half(), model(on, jax.process_index())
     clipped_arrays: list[Any] = [placed(array, mesh, spec) for array, spec in zip(arrays, SPECS, strict=True)]
-    with_ranks, reduced_ranks = backend.process_group.all_reduce, []
+    with_ranks, reduced_ranks = backend.sharded.all_reduce, []
 
     def counting(members: tuple[int, ...], numbers: Any, reduce: Any) -> list[int]:
         reduced_ranks.append(members)
         return with_ranks(members, numbers, reduce)
 
-    backend.process_group.all_reduce = counting
+    backend.sharded.all_reduce = counting
     try:
         norm = float(uc.clip_grad_norm_(clipped_arrays, 1.5, p, process_group=GROUPS[group](), check_numel=True))
     finally:
-        backend.process_group.all_reduce = with_ranks
+        backend.sharded.all_reduce = with_ranks
     shards = [
         {_place(shard.index): np.asarray(shard.data) for shard in array.addressable_shards} for array in clipped_arrays
     ]

@@ -103,7 +103,7 @@ def keywords(declared: str) -> dict[str, Any]:
 
 
 def record_collectives() -> AbstractContextManager[list[str]]:
-    return record_calls(backend.process_group, ("all_reduce",))
+    return record_calls(backend.sharded, ("all_reduce",))
 
 
 def worlds() -> AbstractContextManager[Callable[[int], World]]:

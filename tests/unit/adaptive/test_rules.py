@@ -19,7 +19,7 @@ from hypothesis.strategies import booleans, fixed_dictionaries, floats, integers
 from support import adaptive
 
 from unified_clip import ClipConfig
-from unified_clip._compute.scalars import HOST
+from unified_clip._compute.host import HOST
 from unified_clip._core.path import DevicePrimitives
 from unified_clip.adaptive import AGC, EmaRatio, Percentile, ZClip
 from unified_clip.adaptive import state as states

@@ -14,7 +14,7 @@ import pytest
 from unified_clip import ownership
 from unified_clip._core.distributed import DistributedSpec
 from unified_clip._core.types import Leaf
-from unified_clip._distributed.ranks import KeptByIdentity
+from unified_clip._distributed.groups import KeptByIdentity
 from unified_clip.ownership import fsdp1_ownership, megatron_ownership, mesh_ownership, stage_ownership
 
 

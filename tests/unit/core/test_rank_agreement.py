@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rank_tables import rows_of
 
-from unified_clip._distributed import agreement, copies
+from unified_clip._distributed import agreement
 from unified_clip._distributed.agreement import Compared, Outline
 from unified_clip._distributed.groups import gather_objects
 from unified_clip._distributed.owners import Copies
@@ -18,7 +18,7 @@ FIELDS = st.dictionaries(st.sampled_from(["eps", "threshold", "norm_type"]), st.
 
 
 def call(fields: Mapping[str, str], rank: int, size: int) -> Compared:
-    return copies.arguments(fields, dict, Copies("all", size, rank == 0))
+    return agreement.arguments(fields, dict, Copies("all", size, rank == 0))
 
 
 def error_of(compared: Sequence[Sequence[Compared]], ranks: Sequence[int]) -> str | None:

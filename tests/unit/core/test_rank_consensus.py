@@ -18,9 +18,9 @@ from support.rank_threads import (
     run_ranks,
 )
 
+from unified_clip._compute.checksums import PIECES
 from unified_clip._distributed.agreement import CALLS
 from unified_clip._distributed.consensus import SUM_WORDS, Consensus
-from unified_clip._distributed.digests import PIECES
 
 PAYLOAD = SUM_WORDS + 3 + 2 * PIECES
 """The number of integers in the first all-reduce of a call."""

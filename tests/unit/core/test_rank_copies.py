@@ -22,7 +22,7 @@ from support.rank_threads import (
 )
 
 from unified_clip._compute import checksums
-from unified_clip._compute.scalars import HOST
+from unified_clip._compute.host import HOST
 from unified_clip._core.types import Leaf
 
 

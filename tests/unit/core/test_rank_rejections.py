@@ -32,7 +32,7 @@ from unified_clip._backends import numpy
 from unified_clip._core import entry
 from unified_clip._core.backend import Backend, Distributed
 from unified_clip._core.distributed import AWAITED
-from unified_clip._distributed import consensus, owners, waiting
+from unified_clip._distributed import consensus, owners
 from unified_clip._distributed.groups import NormGroup, SingleProcess
 
 
@@ -124,7 +124,7 @@ def test_an_error_without_a_group_has_no_note_about_the_group() -> None:
 
 
 def test_a_rank_that_waits_for_long_with_an_error_logs_it(monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(waiting, "REJECTION_PATIENCE", 0.0)
+    monkeypatch.setattr(consensus, "REJECTION_PATIENCE", 0.0)
     rejection_notes(slow_group(caplog), TypeError("no gradient"))
     assert caplog.text.count("to raise this error on all ranks: TypeError('no gradient')") == 1
 
@@ -134,7 +134,7 @@ def test_a_rank_that_waits_for_long_logs_the_number_of_its_call(monkeypatch: Any
     group = slow_group(caplog)
     measure_once(SimpleNamespace(**{**vars(group), "all_reduce_sum": list}))
     assert caplog.text == "", "it has not waited for long"
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    monkeypatch.setattr(consensus, "PATIENCE", 0.0)
     measure_once(group)
     assert caplog.messages == [
         "Rank 0 of 2 waits for the other ranks in call 2 on this process group. Make the same calls on every rank, "
@@ -152,7 +152,7 @@ def slow_group(caplog: Any) -> Any:
     """Return a process group whose collectives return when something is logged, or after two intervals."""
 
     def slow(numbers: Sequence[int]) -> list[int]:
-        until = time.monotonic() + 2 * waiting.INTERVAL
+        until = time.monotonic() + 2 * consensus.INTERVAL
         while not caplog.records and time.monotonic() < until:
             time.sleep(0.01)
         return list(numbers)
@@ -252,7 +252,7 @@ def test_a_norm_that_the_caller_passes_needs_no_other_rank() -> None:
 
 
 def test_a_forked_process_logs_its_own_waits(monkeypatch: Any, caplog: Any) -> None:
-    monkeypatch.setattr(waiting, "_WATCH", [threading.Thread()])
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    monkeypatch.setattr(consensus, "_WATCH", [threading.Thread()])
+    monkeypatch.setattr(consensus, "PATIENCE", 0.0)
     measure_once(slow_group(caplog))
     assert "in call 1 on this process group" in caplog.text

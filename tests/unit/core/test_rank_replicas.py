@@ -22,7 +22,7 @@ from support.rank_threads import (
     run_ranks,
 )
 
-from unified_clip._compute.scalars import HOST
+from unified_clip._compute.host import HOST
 from unified_clip._core import entry
 from unified_clip._core.distributed import AWAITED, DistributedSpec
 from unified_clip._core.types import Leaf

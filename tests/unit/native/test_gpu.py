@@ -14,7 +14,7 @@ from support import emulated_gpu, reference
 
 from unified_clip import _native
 from unified_clip._compute import cuda, kernels
-from unified_clip._compute.scalars import HOST
+from unified_clip._compute.host import HOST
 from unified_clip._core import rule
 from unified_clip._core.exact import nearest
 

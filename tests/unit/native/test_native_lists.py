@@ -16,7 +16,7 @@ import pytest
 import unified_clip.numpy as uc
 from unified_clip import _native
 from unified_clip._backends import numpy
-from unified_clip._compute import collected, kernels
+from unified_clip._compute import host, kernels
 from unified_clip._core.exact import nearest
 from unified_clip._core.writers import make_all
 
@@ -187,7 +187,7 @@ def test_each_norm_is_correctly_rounded() -> None:
         np.array([np.inf, 1.0], np.float16),
         RNG.standard_normal(100_000),
     ]
-    path = collected.TensorListPath(numpy.BACKEND, COLLECTOR.of_tensors(given, False, False)).per_tensor()
+    path = host.TensorListPath(numpy.BACKEND, COLLECTOR.of_tensors(given, False, False)).per_tensor()
     with path.scope():
         norms = path.norm(2)
         expected = [kernels.array_list([(a, a.dtype.name)]).norm(2, a.dtype == np.float64, 1) for a in given]
@@ -197,7 +197,7 @@ def test_each_norm_is_correctly_rounded() -> None:
 
 def test_each_is_scaled_by_its_own_coefficient() -> None:
     given = [np.array([3.0, 4.0], np.float32), np.array([0.5]), np.array([6.0, 8.0], np.float16)]
-    path = collected.TensorListPath(numpy.BACKEND, COLLECTOR.of_tensors(given, False, True)).per_tensor()
+    path = host.TensorListPath(numpy.BACKEND, COLLECTOR.of_tensors(given, False, True)).per_tensor()
     coefs = np.array([0.5, 1.0, 0.25])
     scaled = path.scale(coefs)
     assert scaled[1] is given[1]
@@ -268,8 +268,8 @@ def test_a_later_version_of_the_exchange_interface_has_no_collector() -> None:
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     Deferred.__dlpack_c_exchange_api__ = new(ctypes.addressof(Deferred.versions), b"dlpack_exchange_api", None)
-    assert collected.collector(Deferred) is None
-    assert collected.collector(np.ndarray) is not None
+    assert host.collector(Deferred) is None
+    assert host.collector(np.ndarray) is not None
 
 
 @pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", ">c8", ">c16"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_clip import _native
-from unified_clip._compute.scalars import HOST
+from unified_clip._compute.host import HOST
 from unified_clip._core.rule import ClipConvention, coefficient
 
 if _native.KERNELS is None:

@@ -16,20 +16,19 @@ import ml_dtypes
 import numpy as np
 from jax.experimental.sparse import BCOO, JAXSparse
 
-from ..._compute import collected, host, kernels, sparse_rows
+from ..._compute import host, kernels, sparse_rows
 from ..._compute.device import inverse, round_once
 from ..._core import validation
 from ..._core.backend import Backend, Distributed, Inputs, Pytree, Route, Sparse, always
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor, with_article
-from . import kernel_custom_call, mesh_axes, products, sharded
-from .arithmetic import magnitudes, maximum, merged_rows, powers, product, select, stack_small
-from .device_path import JaxPath
+from . import exchange, kernel_custom_call, mesh_axes, sharded
+from .device_path import JaxPath, magnitudes, maximum, merged_rows, powers, product, select, stack_small
 from .exchange import Exporter, beside, is_concrete, put
-from .norms_over_devices import computed_once
-from .process_group import declared_axes
+from .mesh_axes import computed_once
 from .releases import check_graph, enable_x64
+from .sharded import declared_axes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -92,9 +91,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def as_bound(self, value: Any) -> Tensor:
         """Keep a NumPy array, because JAX without x64 would convert float64 to float32."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
-
-    def dtype(self, tensor: Any) -> str:
-        return str(getattr(tensor.dtype, "name", tensor.dtype))
 
     def children(self, node: Any) -> dict[str, Any] | None:
         if isinstance(node, str | JAXSparse) or jax.tree_util.all_leaves([node]):
@@ -201,12 +197,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         collector = None if host.forced_path() else _collector(kind)  # type: ignore[arg-type]  # it is hashable
         if collector and jax.process_count() > 1 and any(map(sharded.is_multi_process, tensors)):
             return None  # the collector could take a shard for the array
-        return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
+        return host.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 
-    def fits_host(self, inputs: Inputs) -> bool:
-        return self.takes_host(inputs.all())
-
-    def takes_host(self, tensors: Sequence[Tensor]) -> bool:
+    def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool = False) -> bool:
         return not host.forced_path() and all(map(is_concrete, tensors))
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
@@ -223,7 +216,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return put([np.from_dlpack(Exporter(capsule)) for capsule in capsules])
 
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-        return products.products(tensors, coefs)
+        return exchange.products(tensors, coefs)
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         return self.from_host(np.array(value, dtype), dtype)
@@ -358,7 +351,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
 @functools.cache
 def _collector(kind: type) -> Any | None:
-    return collected.collector(kind) if issubclass(kind, jax.Array) else None
+    return host.collector(kind) if issubclass(kind, jax.Array) else None
 
 
 def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..._compute import host, kernels
 from ..._core.distributed import DISTINCT, DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
-from ..._distributed.copies import Replica, label
-from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
+from ..._distributed.agreement import Replica, label
+from ..._distributed.groups import NormGroup, ProcessGroup, Ranks, SingleProcess
 from ..._distributed.norm import LocalShards
 from ..._distributed.owners import Copies, declared_owner, ownership_unknown
 from . import mesh_axes
-from .process_group import JaxGroup, declared_group, group_of
 from .releases import enable_x64
 
 
@@ -112,17 +114,16 @@ class JaxShards(LocalShards):
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
         self.values = [leaf.tensor for leaf in gradients]
-        self._copies: list[int] = []
 
     def elements(self, index: int) -> int:
         return int(self.values[index].size)
 
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        return [(self._leaves[index], self._local(index)) for index in self._copies]
+        return [(self._leaves[index], self._local(index)) for index in self._assumed_copies]
 
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
         is_alone = isinstance(self.group(), SingleProcess)
-        shared = [] if is_alone else [index for index in indices if index not in self._copies]
+        shared = [] if is_alone else [index for index in indices if index not in self._assumed_copies]
         return [replica for index in shared for replica in self._replicas(index) if replica.copies.number > 1]
 
     def _replicas(self, index: int) -> Iterator[Replica]:
@@ -164,18 +165,10 @@ class JaxShards(LocalShards):
         return SingleProcess()
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        alone = isinstance(self.group(), SingleProcess)
+        self.group()  # raises if another process has shards, although process_group is None
         self.check_patterns()
-        self._copies = []
-        return [shard for index in indices for shard in (self._local(index) if alone else self._counted(index))]
-
-    def count_elements(self) -> int:
-        is_alone, copies = isinstance(self.group(), SingleProcess), list(self._copies)
-        counted = [
-            shard for at in range(len(self.values)) for shard in (self._local(at) if is_alone else self._counted(at))
-        ]
-        self._copies = copies
-        return sum(shard.size for shard in counted)
+        self._assumed_copies = []
+        return [shard for index in indices for shard in self.owned(index)]
 
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
@@ -225,7 +218,9 @@ class JaxShards(LocalShards):
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 
-    def _counted(self, index: int) -> list[Tensor]:
+    def owned(self, index: int) -> list[Tensor]:
+        if self._spec.process_group is None:
+            return self._local(index)
         leaf, value, group = self._leaves[index], self.values[index], self._group
         ranks = _ranks_of(value)
         shards: list[Tensor] = self.counted_alone(index)
@@ -237,7 +232,7 @@ class JaxShards(LocalShards):
             kind = f"only on devices of rank {', '.join(map(str, ranks))}"
             raise ownership_unknown(group.size, leaf.place, kind)
         if is_owner is None:
-            self._copies.append(index)  # JAX takes an uncommitted array for a copy. The ranks compare copies
+            self._assumed_copies.append(index)  # JAX takes an uncommitted array for a copy. The ranks compare copies
             is_owner = group.ranks[0] in ranks
         return shards if is_owner else []
 
@@ -252,3 +247,109 @@ def _data(tensor: Any) -> Any:
 
 def is_multi_process(value: Any) -> bool:
     return is_multi_device(value) and not value.is_fully_addressable
+
+
+# -- process groups of `jax.distributed`, and their all-reduce
+
+
+class JaxGroup(ProcessGroup):
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        super().__init__(self, Ranks(ranks), here=jax.process_index())
+
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
+        return all_reduce(tuple(self.ranks), numbers, jnp.sum if op == "SUM" else jnp.max)
+
+
+Job = tuple[Any, int]
+"""The device client of JAX, and the rank of this process. A new `jax.distributed.initialize` changes both."""
+
+
+def _job() -> Job:
+    return jax.devices()[0].client, jax.process_index()
+
+
+def group_of(ranks: tuple[int, ...]) -> JaxGroup:
+    return _group_of(ranks, _job())
+
+
+@functools.cache
+def _group_of(ranks: tuple[int, ...], job: Job) -> JaxGroup:
+    return JaxGroup(ranks)
+
+
+@functools.cache
+def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
+    """`job` is only a key for the cache."""
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
+
+
+def all_reduce(ranks: tuple[int, ...], numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
+    job = _job()
+    mesh = _mesh_of(ranks, job)
+    with enable_x64(True), jax.set_mesh(mesh):  # replaces a mesh that the caller has set
+        own = np.asarray(numbers, np.int64)[None]
+        rows = jax.make_array_from_callback(
+            (mesh.size, own.size), NamedSharding(mesh, PartitionSpec("process")), lambda _: own
+        )
+        reduced: list[int] = np.asarray(_compiled(ranks, reduce, job)(rows).addressable_data(0)).tolist()
+        return reduced
+
+
+@functools.cache
+def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -> Callable[[Tensor], Tensor]:
+    replicated = NamedSharding(_mesh_of(ranks, job), PartitionSpec())
+    compiled: Callable[[Tensor], Tensor] = jax.jit(functools.partial(reduce, axis=0), out_shardings=replicated)
+    return compiled
+
+
+# -- what callers pass as process_group
+
+
+def declared_axes(process_group: Any) -> tuple[str, ...] | None:
+    """Return the names of mesh axes, or None for a mesh or process indices."""
+    if process_group is None:
+        return ()
+    if isinstance(process_group, str):
+        return (process_group,)
+    if isinstance(process_group, Mesh):
+        return None
+    if isinstance(process_group, list | tuple | range):
+        if all(isinstance(member, str) for member in process_group):
+            return tuple(process_group)
+        if all(isinstance(member, numbers.Integral) and not isinstance(member, bool) for member in process_group):
+            return None
+    raise TypeError(
+        f"process_group is {process_group!r}. Pass the name of a mesh axis, a tuple of such names, None, or 'auto'. "
+        "With several processes, outside of shard_map, pass a jax.sharding.Mesh or a list of process indices"
+    )
+
+
+def declared_group(process_group: Any) -> JaxGroup:
+    count = jax.process_count()
+    if isinstance(process_group, str) and process_group == "auto":
+        return group_of(tuple(range(count)))
+    if isinstance(process_group, Mesh):
+        return group_of(_on_mesh(process_group))
+    if not process_group:
+        raise ValueError(
+            f"process_group is {process_group!r}, which contains no process. To use only the gradients of this "
+            "process, pass None"
+        )
+    if declared_axes(process_group):
+        raise ValueError(
+            f"process_group is {process_group!r}, but this call is not inside shard_map, where axes have names. Pass a "
+            "jax.sharding.Mesh, or a list of process indices"
+        )
+    ranks = tuple(sorted(set(map(int, process_group))))
+    if ranks[0] < 0 or ranks[-1] >= count:
+        raise ValueError(
+            f"process_group is {process_group!r}, but there are {count} processes. Pass process indices from 0 to "
+            f"{count - 1}"
+        )
+    return group_of(ranks)
+
+
+@functools.cache
+def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
+    return tuple(sorted({device.process_index for device in mesh.devices.flat}))

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 import paddle
 
-from ..._compute import collected, host, kernels, memory
+from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse
 from ..._core import entry
 from ..._core.backend import Backend, Distributed, Inputs, Parameters, Route, Sparse, always
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
-from . import kernel_operators, releases, sharded, sparse
+from . import dense, kernel_operators, releases, sharded
 from .conditions import (
     DTYPES,
     NAMES,
@@ -47,7 +47,7 @@ from .conditions import (
 from .dense import Dense, filled, is_recorded_eagerly, like_tensor, pieces, scaled, select
 
 CPU = paddle.CPUPlace()
-COLLECTOR: Any = collected.collector(
+COLLECTOR: Any = host.collector(
     paddle.Tensor, PARAMETER, [("is_dense", True), ("is_dist", False)], ("stop_gradient", False)
 )
 
@@ -93,7 +93,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return NAMES.get(tensor.dtype) or getattr(tensor.dtype, "name", str(tensor.dtype)).removeprefix("paddle.")
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
-        return sparse.dense_shape(tensor)
+        return dense.dense_shape(tensor)
 
     def parameter_name(self, parameter: Any) -> str | None:
         if isinstance(parameter, paddle.pir.Value) and parameter.has_name:  # otherwise, `name` raises ValueError
@@ -151,11 +151,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         if gradient.is_selected_rows():
             height = gradient.get_selected_rows().height()
             indices = paddle.to_tensor(np.array([gradient.rows()], np.int64), place=gradient.place)
-            indices, values = sparse.merge_rows(self, indices, releases.values_of_rows(gradient), differentiable)
-            return CoalescedSparse(values, lambda new: sparse.selected_rows(indices, height, new), 1, indices)
+            indices, values = dense.merge_rows(self, indices, releases.values_of_rows(gradient), differentiable)
+            return CoalescedSparse(values, lambda new: dense.selected_rows(indices, height, new), 1, indices)
         if not gradient.is_sparse_coo():
             raise TypeError("sparse CSR tensors cannot be clipped. Convert them with to_sparse_coo or to_dense")
-        indices, values = sparse.merge_rows(self, gradient.indices(), gradient.values(), differentiable)
+        indices, values = dense.merge_rows(self, gradient.indices(), gradient.values(), differentiable)
 
         def restore(new: Tensor) -> Tensor:
             # paddle.sparse.sparse_coo_tensor rejects a tensor without elements.
@@ -194,14 +194,14 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     # -- paths
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        return collected.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
+        return host.path_over(self, self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place))
 
     def plain_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> Any | None:
         collector = _collector()
         return collector and collector.of_tensors(tensors, records(differentiable), in_place)
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        return collected.path_over(self, self.plain_gradients(parameters))
+        return host.path_over(self, self.plain_gradients(parameters))
 
     def plain_gradients(self, parameters: Sequence[Any]) -> Any | None:
         """Return None for distributed parameters, because the collector does not check them."""
@@ -212,14 +212,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
             return None
         collector = _collector()
-        return collector and collected.path_over(self, collector.of_param_grads(param_grads))
+        return collector and host.path_over(self, collector.of_param_grads(param_grads))
 
     any_sharded = staticmethod(sharded.any_dist)
 
-    def fits_host(self, inputs: Inputs) -> bool:
-        return self.takes_host(inputs.all(), differentiable=inputs.differentiable)
-
-    def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
+    def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool = False) -> bool:
         if host.forced_path() or not paddle.in_dynamic_mode():
             return False
         recording = records(differentiable)
@@ -248,7 +245,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return bool(not scalar.stop_gradient and paddle.is_grad_enabled())
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        stored = [sparse.stored_values(tensor) for tensor in tensors]
+        stored = [dense.stored_values(tensor) for tensor in tensors]
         views = [self.host_view(tensor) if has_address(tensor) else None for tensor in stored]
         return memory.alias_owners(tensors, views, describe)
 

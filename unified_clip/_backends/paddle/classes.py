@@ -11,9 +11,10 @@ from weakref import WeakKeyDictionary
 import paddle
 from paddle.nn.clip import ClipGradBase
 
-from ..._api import classes, param_grads, settings
+from ..._api import classes, settings
 from ..._api.framework import Framework
 from ..._core import validation
+from ..._core.collect import ParamGrads
 from ..._core.types import with_article
 from .backend import BACKEND
 from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_ir
@@ -25,8 +26,8 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
     def __str__(self) -> str:
         return repr(self)
 
-    def _clip_in_any_mode(self, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
-        clipped: param_grads.ParamGrads = self(params_grads)
+    def _clip_in_any_mode(self, params_grads: Iterable[Any]) -> ParamGrads:
+        clipped: ParamGrads = self(params_grads)
         return clipped
 
     _dygraph_clip = _pir_clip = _static_clip = _clip_in_any_mode
@@ -62,7 +63,7 @@ def set_gradient_clip(
     settings.set_gradient_clip(framework, clip, parameters)
 
 
-def append_gradient_clip_ops(framework: Framework[Any, Any], params_grads: Iterable[Any]) -> param_grads.ParamGrads:
+def append_gradient_clip_ops(framework: Framework[Any, Any], params_grads: Iterable[Any]) -> ParamGrads:
     return classes.clip_pairs(BACKEND, params_grads, _clip_of)
 
 

@@ -10,6 +10,7 @@ import paddle
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf
 from . import releases, sharded
+from .sharded import PARAMETER as PARAMETER
 
 DTYPES = {
     name: getattr(paddle, name)
@@ -21,9 +22,6 @@ DTYPES = {
 
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-PARAMETER = paddle.base.framework.EagerParamBase
 
 
 PLAIN = (paddle.Tensor, PARAMETER)

@@ -12,10 +12,9 @@ import paddle
 
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
-from ..._distributed.groups import NormGroup, ProcessGroup
+from ..._distributed.groups import Mesh, NormGroup, ProcessGroup, Ranks
 from ..._distributed.owners import Terminology
 from ..._distributed.placements import DistributedGradients, Kind
-from ..._distributed.ranks import Mesh, Ranks
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -86,8 +85,6 @@ class PaddleGroup(ProcessGroup):
         return str(getattr(self.key, "id", ""))
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
-        if self.size == 1:
-            return list(numbers)
         place = paddle.CPUPlace() if self.key.backend == "GLOO" else None
         tensor = paddle.to_tensor(np.array(numbers, np.int64), place=place)
         paddle.distributed.all_reduce(tensor, getattr(paddle.distributed.ReduceOp, op), self.key)

@@ -18,7 +18,7 @@ from tensorflow.python.eager.context import ensure_initialized
 from tensorflow.python.framework.smart_cond import smart_constant_value
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
-from ..._compute import collected, host, kernels, processor, sparse_rows
+from ..._compute import host, kernels, processor, sparse_rows
 from ..._compute.device import DevicePath, inverse, round_once
 from ..._core import entry
 from ..._core.backend import Backend, Inputs, Route, Sparse, Variables, always
@@ -83,9 +83,6 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
     def detached(self, parameter: Any) -> Tensor:
         return tf.stop_gradient(self.as_tensor(parameter))
-
-    def dtype(self, tensor: Any) -> str:
-        return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras's dtypes are strings
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
         given = getattr(tensor, "dense_shape", None)
@@ -153,7 +150,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         present = [tensor for tensor in tensors if tensor is not None]
         if COLLECTOR is None or not self._takes_host(present, watched=present if differentiable else []):
             return None
-        return collected.path_over(self, COLLECTOR.of_tensors(present, False, False))
+        return host.path_over(self, COLLECTOR.of_tensors(present, False, False))
 
     def fits_host(self, inputs: Inputs) -> bool:
         # Only functional names have a derivative. A threshold is read only if no tape watches it.
@@ -358,7 +355,7 @@ def _run_as_written() -> None:
         config.CONVERSION_RULES = (config.DoNotConvert("unified_clip"), *config.CONVERSION_RULES)
 
 
-COLLECTOR: Any = collected.collector(EAGER)
+COLLECTOR: Any = host.collector(EAGER)
 BACKEND = TensorflowBackend()
 _run_as_written()
 kernel_operations.register(

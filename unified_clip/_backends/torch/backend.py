@@ -11,18 +11,18 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..._api import torch_functions
 from ..._api.framework import Framework
-from ..._compute import collected, host, kernels, memory, processor, sparse_rows
+from ..._compute import host, kernels, memory, processor, sparse_rows
 from ..._core import collect, entry, rule
 from ..._core.backend import Backend, Distributed, Inputs, Parameters, Route, Sparse, always, first_route
 from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
-from . import conditions, gpu_lists, kernel_operators, local_sums, operations, releases, sharded, traced_bodies
+from . import conditions, device_path, gpu_lists, kernel_operators, operations, releases, sharded, traced_bodies
 from .conditions import DTYPES, fit_list_operations, records_derivatives
 from .device_path import CpuCopies, TorchPath, copied
 from .primitives import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, PRIMITIVES, SINGLE_PRIMITIVES, TorchPrimitives
 
-COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
+COLLECTOR: Any = host.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
 
 def _by(primitives: TorchPrimitives) -> Callable[[TorchBackend, Inputs], Path]:
@@ -125,7 +125,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         device = gradient.device
         gradient = gradient.cpu() if operations.lacks_float64(gradient) else gradient
         recorded = differentiable and self.wants_derivative(gradient)
-        if recorded or not self.takes_host([gradient._indices(), gradient._values()], differentiable=False):
+        if recorded or not self.takes_host([gradient._indices(), gradient._values()]):
             merged = operations.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
         else:
@@ -172,18 +172,18 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         sharded.check_full_mesh(gradients, spec)
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        path = collected.path_over(self, self.plain_tensors(tensors, differentiable=False, in_place=False))
+        path = host.path_over(self, self.plain_tensors(tensors, differentiable=False, in_place=False))
         if path is not None:
             return cast(PartialSums, path)
-        takes_host = self.takes_host(tensors, differentiable=False)
-        return host.HostPath(self, tensors) if takes_host else local_sums.LocalSums(self, tensors)
+        takes_host = self.takes_host(tensors)
+        return host.HostPath(self, tensors) if takes_host else device_path.LocalSums(self, tensors)
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
         in_graph = torch.compiler.is_compiling()
         if not in_graph:
             if sharded.are_flat(parameters):
                 return None
-            path: CollectedPath | None = collected.path_over(self, self.plain_gradients(parameters))
+            path: CollectedPath | None = host.path_over(self, self.plain_gradients(parameters))
             path = path or _path_on_gpu(gpu_lists.collect_parameters(parameters))
             if path is not None:
                 return path
@@ -212,7 +212,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return _collect_in_graph(tensors, differentiable=differentiable)
         recording = records_derivatives(differentiable)
         plain = self.plain_tensors(tensors, differentiable=differentiable, in_place=in_place)
-        path: CollectedPath | None = collected.path_over(self, plain)
+        path: CollectedPath | None = host.path_over(self, plain)
         path = path or _path_on_gpu(gpu_lists.collect_tensors(tensors, recording=recording))
         if path is not None:
             return path
@@ -224,16 +224,13 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         if not torch.compiler.is_compiling():
             collector = _collector()
-            path = None if collector is None else collected.path_over(self, collector.of_param_grads(param_grads))
+            path = None if collector is None else host.path_over(self, collector.of_param_grads(param_grads))
             return None if path is None or sharded.are_flat([parameter for parameter, _ in param_grads]) else path
         if not all(type(item) is tuple and len(item) == 2 and conditions.is_counted(item[0]) for item in param_grads):
             return None
         return _collect_in_graph([gradient for _, gradient in param_grads], differentiable=False)
 
-    def fits_host(self, inputs: Inputs) -> bool:
-        return self.takes_host(inputs.all(), differentiable=inputs.differentiable)
-
-    def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
+    def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool = False) -> bool:
         if conditions.is_watched() or host.forced_path():
             return False
         recording = records_derivatives(differentiable)

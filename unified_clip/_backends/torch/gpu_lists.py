@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..._compute import collected, cuda, host
+from ..._compute import cuda, host
 from ..._compute.kernels import CODES
 from ..._core.exact import nearest
 from ..._core.types import Scalar, Tensor
@@ -22,7 +22,7 @@ BOUNDED = ("float16", "bfloat16", "float32", "float64")
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
-COLLECTOR: Any = collected.collector(
+COLLECTOR: Any = host.collector(
     torch.Tensor, torch.nn.Parameter, [("is_neg", False), ("is_inference", False)], ("requires_grad", True)
 )
 
