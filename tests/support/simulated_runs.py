@@ -68,6 +68,8 @@ class Optimizer:
     corrects: bool = True
     """Whether Adam has its bias correction."""
 
+    amsgrad: bool = False
+
     decay: float = 0.0
     is_decoupled: bool = False
     schedule: Callable[[int], float] | None = None
@@ -320,6 +322,8 @@ def _direction(optimizer: Optimizer, step: int, gradient: Single, state: Tensors
     state["mean"] = first * state.get("mean", zero) + (1 - first) * gradient
     state["squares"] = second * state.get("squares", zero) + (1 - second) * gradient**2
     mean, squares = state["mean"], state["squares"]
+    if optimizer.amsgrad:
+        squares = state["most"] = np.maximum(state.get("most", zero), squares)
     if optimizer.corrects:
         mean, squares = (
             each / np.float32(1 - beta**step) for each, beta in zip((mean, squares), optimizer.betas, strict=True)

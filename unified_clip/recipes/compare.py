@@ -22,6 +22,9 @@ from .run import ParameterStep, Run
 from .steps import compare_steps
 from .weights import compare_weights
 
+SMALL_DISTANCE = 1e-3
+"""Other data changes the gradients by a larger part of their total norm."""
+
 MOST_ROUNDING = 0.01
 """Larger relative differences are not tolerated as rounding."""
 
@@ -92,8 +95,9 @@ def _compare(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None) ->
     )
     noise = [pair.name for pair in pairs if distances and pair not in without_noise(pairs, a, b, 1)]
     return Comparison(
-        pairs, _in_order(findings), distances, (only_a, only_b), noise, optimizers.unexplained, optimizers.tolerated
-    )
+        pairs, _in_order(findings), distances, (only_a, only_b), noise, optimizers.unexplained,
+        [each for each in optimizers.tolerated if each not in findings],
+    )  # fmt: skip
 
 
 def _compare_gradients(
@@ -124,6 +128,8 @@ def _compare_gradients(
         if not found:
             found, distance = compare_gradients(a, b, pairs, number, before, max_ulp)
             distances |= {} if distance is None else {number: distance}
+            if found and distance is not None:
+                found = _after_other_updates(a, b, pairs, number, distance * UNIT, found, optimizers)
         if are_several:
             found = _of_several_networks(a, b, pairs, number, before, max_ulp, findings, found)
         if found:
@@ -207,6 +213,28 @@ def _in_order(findings: Sequence[Finding]) -> list[Finding]:
     return ordered
 
 
+def _after_other_updates(
+    a: Run,
+    b: Run,
+    pairs: Sequence[Pair],
+    number: int,
+    distance: float,
+    found: list[Finding],
+    optimizers: ComparedOptimizers,
+) -> list[Finding]:
+    """Gradients that differ little after the first step follow from updates that differ little, not from other data.
+
+    distance: That of the gradients, as a fraction of their total norm.
+    """
+    are_little = 0 < distance < SMALL_DISTANCE and all(each.kind == "other data or loss" for each in found)
+    if number == 1 or not are_little or max(a.weight_unit, b.weight_unit) > UNIT:
+        return found
+    names, part = _apart(
+        a, b, without_noise(pairs, a, b, number - 1), number - 1, lambda each: each.update, distance / GROWTH
+    )
+    return found if not names else list(optimizers.tolerated) or [_updates_finding(a, b, names, part, number - 1)]
+
+
 SAME_UPDATE = 0.02
 """Updates of one rule differ by a smaller fraction, as long as the gradients differ by rounding only."""
 
@@ -226,26 +254,42 @@ def _other_updates(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Iterat
         return  # rounding of the weights can be as large as the updates
     names, part = _apart(a, b, known, number - 1, lambda each: each.update)
     if names:
-        sentence = (
-            f"the gradients and clips agree up to step {number - 1}, and then the updates of {names_text(names)} "
-            f"differ by {100 * part:.2g} %. No known rule explains them"
-        )
-        fix = "Compare the optimizers, their states and settings, and code that changes the weights"
-        yield Finding(number - 1, "another optimizer", "updates", "", "", sentence, fix)
+        yield _updates_finding(a, b, names, part, number - 1)
+
+
+def _updates_finding(a: Run, b: Run, names: Sequence[str], part: float, number: int) -> Finding:
+    sentence = (
+        f"the gradients and clips agree up to step {number}, and then the updates of {names_text(names)} differ by "
+        f"{100 * part:.2g} %. No known rule explains them"
+    )
+    eps = [{step.settings.get("eps") for step in run.recorded.optimizer_steps} for run in (a, b)]
+    if len(eps[0]) == len(eps[1]) == 1 and eps[0] != eps[1]:
+        values = [value_text(each.pop()) for each in eps]
+        sentence += f". The recorded eps is {values[0]} in {a.name}, and {values[1]} in {b.name}"
+    fix = (
+        "Compare the optimizers, their states and settings, where each adds its eps "
+        "(docs/porting/optimizers_and_layers.md), and code that changes the weights"
+    )
+    return Finding(number, "another optimizer", "updates", "", "", sentence, fix)
 
 
 def _apart(
-    a: Run, b: Run, pairs: Sequence[Pair], number: int, of: Callable[[ParameterStep], Float64s | None]
+    a: Run,
+    b: Run,
+    pairs: Sequence[Pair],
+    number: int,
+    of: Callable[[ParameterStep], Float64s | None],
+    limit: float = SAME_UPDATE,
 ) -> tuple[list[str], float]:
-    """Return the parameters whose samples differ, and by which fraction, if all together differ too much."""
+    """Return the parameters whose samples differ, and their distance, if it is larger."""
     squares, total, names = 0.0, 0.0, []
     for pair in pairs:
         both = common_elements(a, b, pair, number, of)
         if both is not None:
             difference, own = float(((both[0] - both[1]) ** 2).sum()), float((both[0] ** 2).sum())
             squares, total = squares + difference, total + own
-            names += [pair.name] if difference > SAME_UPDATE**2 * own else []
-    is_apart = squares > SAME_UPDATE**2 * total
+            names += [pair.name] if difference > limit**2 * own else []
+    is_apart = squares > limit**2 * total
     return (names, math.sqrt(squares / total) if total else math.inf) if is_apart else ([], 0.0)
 
 

@@ -42,7 +42,7 @@ def explain(
         # what differs at an earlier step explains what differs later
         found = [each for each in found if each.step <= beyond.step]
         found = found or list(_of_updates(beyond, pairing, runs, limit))
-        found = found or list(_of_norms(beyond, limit))
+        found = found or list(_of_norms(beyond, limit)) or list(recipes.tolerated)
     is_different = any(row.differing(max_ulp) for row in rows)
     if not found and is_different and (beyond is not None or not dtypes):
         found = [_rest(rows, beyond, recipes.unexplained, max_ulp)]
@@ -109,9 +109,13 @@ def _rest(
         return Finding(first.step, "rounding", "last digits", "", "", sentence, fix)
     stage = beyond.beyond_rounding(max(max_ulp, ROUNDING))[0]
     sentence = (
-        f"from step {beyond.step} on, the differences are larger than rounding, and no known difference explains them"
+        f"from step {beyond.step} on, the differences are larger than the rounding of most optimizers (at most "
+        f"{beyond.greatest():.3g} ULP in this step), and no known difference explains them"
     )
     if unexplained:
         sentence += f". No rule explains the updates of {' and '.join(unexplained)}"
-    fix = "Compare the states of the optimizers, and code that changes gradients or weights"
+    fix = (
+        "Compare the states of the optimizers, and code that changes gradients or weights. For Adam, rounding can be "
+        "larger: docs/verify.md#rounding"
+    )
     return Finding(beyond.step, "unexplained", stage, "", "", sentence, fix)

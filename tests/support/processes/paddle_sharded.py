@@ -87,9 +87,10 @@ def ranks_of(processes: int) -> int:
 
 
 def fitting(array: np.ndarray, layout: str) -> np.ndarray:
-    """Return a similar array that can have the layout. Paddle shards no axis twice, and sums no 16-bit numbers."""
+    """Return a similar array that can have the layout. Paddle shards no axis twice, sums no 16-bit numbers, and drops
+    terms of 0-d sums."""
     array = array.astype(np.float32) if is_sum(layout) and array.dtype.itemsize == 2 else array
-    array = array.reshape(1) if array.ndim == 0 and "S" in LAYOUTS[layout][1] else array
+    array = array.reshape(1) if array.ndim == 0 and {*"SP"} & {*LAYOUTS[layout][1]} else array
     return array[:, None] if array.ndim == 1 and layout == "two dimensions" else array
 
 
@@ -363,7 +364,7 @@ def clip_on_halves(arrays: Sequence[np.ndarray], threshold: float, by_one_norm: 
 def norm_of_plain(
     arrays: Sequence[np.ndarray], group: str, ownership: Any = None, check_numel: Any = None
 ) -> tuple[float, list[str]]:
-    params = [parameter_with(paddle.toKIT.from_array(array)) for array in arrays]
+    params = [parameter_with(KIT.from_array(array)) for array in arrays]
     with record_collectives() as calls:
         return float(uc.clip_grad_norm_(params, 1.0, **_group_options(group, ownership, check_numel))), calls
 

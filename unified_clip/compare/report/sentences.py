@@ -97,6 +97,8 @@ def notes(comparison: RecordingComparison) -> list[str]:
 def _tolerated(comparison: RecordingComparison) -> Iterator[str]:
     for each in comparison.recipes.tolerated:
         yield f"Tolerated, because it changes the updates by at most {100 * each.effect:.2g} %: {each.sentence}."
+        if each.fix:
+            yield f"  To remove it: {each.fix[0].lower()}{each.fix[1:]}."
 
 
 def _unpaired(comparison: RecordingComparison) -> Iterator[str]:
@@ -184,7 +186,8 @@ def logged_text(logged: LoggedComparison) -> str:
     if first is None:
         if not largest.relative:
             return f"{name} is equal at all {len(logged.points)} steps."
-        return f"{name} differs by rounding, by at most {format_relative(largest.relative)}."
+        most = format_relative(largest.relative)
+        return f"{name} differs by at most {most}, as the differences of the gradients explain."
     most = f"The values differ by at most {format_relative(largest.relative)}"
     if math.isinf(largest.relative):
         most = "In one run, some values are not finite"
