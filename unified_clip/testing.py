@@ -222,7 +222,8 @@ def check_run(clip: str | PathLike[str], *, nearest: bool = False) -> Iterator[N
 
     Args:
         clip: The file of a clip configuration.
-        nearest: Accept clips that differ from the configuration only in their eps.
+        nearest: Accept clips that differ from the configuration only in their eps. Without it, they are accepted in the
+            files of `check.nearest`.
 
     Raises:
         AssertionError: A clip differs, is missing or has an unknown effect, or nothing was recorded. The message is the

@@ -18,7 +18,7 @@ from unified_clip.config.documents import DOCUMENT_KINDS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "config-check.md").read_text(encoding="utf-8")
 TEAMS = re.findall(r"`([\w/]+\.\w+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-CHECK, *EXPORTS = (command.split() for command in re.findall(r"^    unified-clip (.*)$", PAGE, re.MULTILINE)[:4])
+CHECK, *EXPORTS = (command.split() for command in re.findall(r"^    unified-clip (.*)$", PAGE, re.MULTILINE)[:5])
 
 NLP, VISION, RESEARCH, RECSYS = (
     "nlp/training_args.json",
@@ -72,6 +72,7 @@ def test_the_steps_print_the_output_on_the_page(teams: Path, capsys: pytest.Capt
     assert "  gradient_clip_algorithm: norm\n" in outputs[0]
     assert outputs[1] == '{\n  "max_grad_norm": 1.0\n}\n'
     assert "optax.clip_by_global_norm(1.0)" in outputs[2]
+    assert json.loads(outputs[3])["global_clipnorm"] == 1.0
     (teams / "vision" / "config.yaml").write_text(outputs[0])
     optimizer = teams / "research" / "optimizer.py"
     optimizer.write_text(optimizer.read_text().replace("0.5", "1.0"))
@@ -81,6 +82,10 @@ def test_the_steps_print_the_output_on_the_page(teams: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.splitlines()[:4] == expected
     train = teams / "recsys" / "train.py"
     train.write_text(TEAMS[-2][1])
+    assert cli.main(CHECK) == 1
+    assert 'clip.toml:8:1 unused check.nearest "recsys/**"' in capsys.readouterr().out
+    clip = teams / "clip.toml"
+    clip.write_text(re.sub("nearest = .*", 'nearest = ["research/**"]', clip.read_text()))
     assert cli.main(CHECK) == 0
     assert "recsys/train.py:6 same unified_clip.ClipConfig.load (pytorch)\n" in capsys.readouterr().out
     train.write_text(train.read_text().replace("= clip(", "= ("))
@@ -124,6 +129,8 @@ def test_each_change_is_reported(teams: Path, capsys: pytest.CaptureFixture[str]
     for path, old, new, line in of_the_table + OTHER_CHANGES:
         if old.startswith("clip("):
             (teams / path).write_text(TEAMS[-2][1])
+            clip = teams / "clip.toml"
+            clip.write_text(re.sub("nearest = .*", 'nearest = ["research/**"]', clip.read_text()))
         is_new = not (teams / path).exists()
         before = (teams / (RECSYS if is_new else path)).read_text()
         assert old in before
@@ -179,14 +186,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
-    (table,) = re.findall(r"```toml\n(\[check.formats\].*?)```", PAGE, re.DOTALL)
+    (entries,) = re.findall(r"```toml\n(\[\[check.ignore\]\].*?)```", PAGE, re.DOTALL)
+    (formats,) = re.findall(r"```toml\n(\[check.formats\].*?)```", PAGE, re.DOTALL)
     clip = folder / "clip.toml"
-    clip.write_text(clip.read_text() + table)
+    clip.write_text(clip.read_text() + entries + formats)
     rules = ClipConfig.load(clip).check
     assert rules is not None
-    assert len(rules.ignore) == 2
+    assert len(rules.ignore) == 3
     report = check_files.check(clip, [folder], files_to_check.files([folder], clip))
-    assert [finding.kind for finding in report.findings] == ["unused", "unused", "drift", "unknown"]
+    assert [finding.kind for finding in report.findings] == ["unused"] * 3 + ["drift", "unknown"]
 
 
 def test_the_hooks_declare_the_packages_that_their_commands_import() -> None:

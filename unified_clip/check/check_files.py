@@ -77,7 +77,7 @@ def check(
     baseline = accepted.read(clip)
     judged = _judge_all(judge, baseline, file_uses, without_clips, entries, nearest=nearest)
     missing, notes = required.check(clip, entries.rules.require, paths, files, file_uses, judged.unverified)
-    findings = [*judged.findings, *missing, *entries.unused(files, paths)]
+    findings = [*judged.findings, *missing, *entries.unused(files, paths), *baseline.stale(files)]
     return CheckReport(
         version=1,
         config=shown(clip),
@@ -91,7 +91,6 @@ def check(
             *notes,
             *file_uses.notes,
             *judge.notes,
-            *baseline.notes(files),
             *files_to_check.notes(reports, paths, [file for file in files if file not in known]),
         ],
         counts=Counts(
@@ -146,7 +145,9 @@ def _judge_all(
         return cast("Result", finding.kind)
 
     for use in file_uses.uses:
-        result, finding = judge.judge(use, nearest=nearest or bool(entries.of_file("nearest", use.path)))
+        allowed = entries.of_file("nearest", use.path)
+        result, finding = judge.judge(use, nearest=nearest or bool(allowed))
+        entries.use("nearest", *(index for index, _ in allowed if result != "same"))
         result = add(use, finding) if finding is not None else result
         judged.unverified += [use] if result == "ignored" and not shows_clip(entries, use) else []
         judged.clips.append(clip_result(use, result))

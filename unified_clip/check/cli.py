@@ -60,7 +60,7 @@ def add_run_check(record: argparse.ArgumentParser) -> None:
         help="compare the clips and steps of the run with a clip configuration. FILE can be omitted. Without COMMAND, "
         "check the recording FILE",
     )
-    group.add_argument("--nearest", action="store_true", help="accept clips that differ only in eps")
+    group.add_argument("--nearest", action="store_true", help="accept clips that differ only in eps, in all files")
     add_format(group, *FORMATS)
     group.add_argument("--out", type=Path, metavar="REPORT", help="write the report to a file, and also print it")
     record.set_defaults(run=partial(_record, record.get_default("run")))

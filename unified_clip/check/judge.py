@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ..config.schema import DEFAULT_FAMILY, is_off
 from ..errors import NotRepresentableError
 from .clip_use import ARGUMENT_FORMATS, THRESHOLD, ClipUse, shown, with_threshold
 from .model import Clip, Difference, Finding, Kind, Result
+from .python.notebooks import NOTEBOOK
 
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
@@ -52,7 +54,7 @@ INSTEAD = {
 """Maps the package of a clip in Python source to the code that clips by a `ClipConfig` instead."""
 
 NEAREST = "To accept a difference of only the family or the eps, pass --nearest, or add the file to check.nearest."
-BY_CODE = 'To clip by {clip}{under}: clip = ClipConfig.load("{file}"), then {instead}.'
+BY_CODE = "To clip by {clip}{under}: clip = {load}, then {instead}."
 OWN_FILE = "Use {clip} instead of this file."
 CHANGE = (
     "Change the clip to match {clip}. Or if your own code reads its key, declare the key in check.key. Or add the clip "
@@ -87,7 +89,11 @@ class Judge:
         if family is not None and family.same:
             return "same", None
         if family is not None and nearest:
-            self._near.setdefault(family.sentence, []).append(f"{shown(use.path)}:{use.line} {use.clip}")
+            largest = [f"at most {family.relative:.2g} of the clip coefficient"] * bool(family.relative)
+            infinite = ["another result if the norm is infinite"] * family.differs_if_infinite
+            self._near.setdefault(", and ".join(largest + infinite), []).append(
+                f"{shown(use.path)}:{use.line} {use.clip}"
+            )
             return "near", None
         return "drift", self._drift(use, use.config, advisor)
 
@@ -154,10 +160,10 @@ class Judge:
             others = f" (and {len(more)} more)" * bool(more)
             notes.append(f"{place}{others} {clip}: {text} {rule}")
         near = []
-        for sentence, places in self._near.items():
+        for difference, places in self._near.items():
             count = len(places) - 1
             are = f"and {count} more clip{'s' if count > 1 else ''} are" if count else "is"
-            near.append(f"{places[0]} {are} accepted with this difference: {sentence}")
+            near.append(f"{places[0]} {are} accepted with this difference: {difference}.")
         return [*near, *notes, *(f"{self._file.name}: {each}" for each in describe.warm_up(self.config))]
 
     def _finding(
@@ -208,8 +214,8 @@ def make_finding(
 def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
     results: Counter[str] = Counter("same" if clip.result == "near" else clip.result for clip in clips)
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
-    rules = f"{'rule' if others['unused'] == 1 else 'rules'} of [check] without effect"
-    words = {"same": f"as in {file}", "drift": f"not as in {file}", "unused": rules}
+    entries = f"{'entry' if others['unused'] == 1 else 'entries'} without effect"
+    words = {"same": f"as in {file}", "drift": f"not as in {file}", "unused": entries}
     kinds = ("same", "drift", "missing", "unknown", "unused", "ignored", "accepted")
     of_clips, of_others = (
         ", ".join(f"{counts[kind]} {words.get(kind, kind)}" for kind in kinds if counts[kind])
@@ -249,8 +255,8 @@ class Advisor:
         instead = INSTEAD.get(use.package) or (FORMATS[format_].instead if format_ in FORMATS else "")
         adapted = engines.adapted(instead, use.engine)
         under = "" if use.engine else engines.except_under(format_)
-        values = {"clip": self._file.name, "file": shown(self._file), "under": under, "instead": adapted}
-        return BY_CODE.format(**values) if adapted else ""
+        load = loading(self._file, use.path)
+        return BY_CODE.format(clip=self._file.name, load=load, under=under, instead=adapted) if adapted else ""
 
     def _keys(self, use: ClipUse, *, only_threshold: bool) -> str:
         """Return keys for a trainer's file, at the place of the key that the file has, or ''."""
@@ -293,6 +299,16 @@ class Advisor:
             return convert.write(self._config, name, nearest=True, kind=kind)[0].rstrip()
         except NotRepresentableError:
             return ""
+
+
+def loading(clip: Path, source: Path) -> str:
+    """Return code that loads a clip configuration in `source`, or in a script beside it, from any working directory."""
+    parts = Path(os.path.relpath(os.path.realpath(clip), os.path.realpath(source.parent))).parts
+    up, path = parts.count(".."), "/".join(parts)
+    if source.suffix == NOTEBOOK:  # it has no __file__, and runs in its folder
+        return f'ClipConfig.load("{path}")'
+    folder = f"parents[{up}]" if up else "parent"
+    return f'ClipConfig.load(Path(__file__).{folder} / "{path[3 * up :]}")'
 
 
 def leaves(data: dict[str, Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:

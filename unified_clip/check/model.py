@@ -16,7 +16,7 @@ TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
     "missing": "A clip is missing",
     "unknown": "The effect of a clip cannot be read from the file",
-    "unused": "A rule in the table `check` has no effect",
+    "unused": "An entry of `check`, or of the accepted clips, has no effect",
 }
 """The kinds of findings, with their titles."""
 
@@ -35,7 +35,7 @@ class Finding(ReportModel):
     kind: Kind
     """"drift": the clip differs from the configuration. "missing": the check did not find a clip that `check.require`
     or `check.each` requires. "unknown": the effect of the clip cannot be
-    read from the file. "unused": a rule of the table `check` has no effect."""
+    read from the file. "unused": an entry of the table `check`, or of the accepted clips, has no effect."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""
@@ -46,7 +46,7 @@ class Finding(ReportModel):
 
     clip: str
     """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the place that
-    needs a clip, such as a path, a step or an optimizer. For "unused": the rule."""
+    needs a clip, such as a path, a step or an optimizer. For "unused": the entry."""
 
     code: str = ""
     """The code of a call in Python source, or all settings of the file that might be clips. Otherwise ''."""

@@ -86,7 +86,7 @@ def _also_at(equal: Sequence[Finding]) -> list[tuple[str, str]]:
 def _clip_lines(report: CheckReport) -> list[str]:
     if report.findings:
         return []
-    clips = [clip for clip in report.clips if clip.result not in ("ignored", "accepted")]
+    clips = [clip for clip in report.clips if clip.result != "ignored"]  # their lines have the reason
     if len(report.clips) <= MAX_LINES:
         return [f"{clip.path}:{clip.line} {_kind(clip)}" for clip in clips]
     kinds: dict[str, list[str]] = {}

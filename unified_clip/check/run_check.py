@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import math
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .._kit.display import counted
+from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.explain import describe
 from ..config.schedules import threshold_at
 from ..config.schema import Clipping, is_off
 from ..config.selection import ParameterSelection
-from ..errors import ClipWarning
+from ..errors import ClipWarning, ConfigError
 from ..recorder.hooks import NOT_RECORDED
 from ..recording.lines import without_calls
 from ..recording.recorded_run import OptimizerStep, RecordedCall, RecordedRun
-from .clip_use import shown
+from .clip_use import ClipUse, shown
+from .clips_of_steps import are_paired, calls_before_steps, earlier_steps, in_rounds, is_clip, with_shared
+from .judge import loading
 from .model import CheckReport, Clip, Counts, Difference, Finding, Kind, Result
+from .rules.entries import Entries, applied
 
 RULES = {"global": "global_norm", "each": "norm", "value": "value"}
 """Maps the rule of a recorded call to the rule of a clip configuration."""
@@ -31,7 +34,7 @@ RAMP_ROUNDING = 2**-22
 
 MOST_NAMES, MOST_RANGES = 5, 5
 
-REPLACE = 'Change this clip, or clip by ClipConfig.load("{file}") instead.'
+REPLACE = "Change this clip, or clip by {load} instead."
 BEFORE_STEP = "Clip once per step: after the last backward pass, and before the step of the optimizer."
 UNSCALE = "Unscale the gradients before the clip, for example by scaler.unscale_(optimizer)."
 
@@ -43,6 +46,9 @@ OWN_NORMS = "The gradients of this step were clipped by {calls} calls, each with
 ONE_NORM = "It clips parameters of several groups of {file} by one norm."
 UNNAMED = "The clips before this step leave out {left} of its {gradients} gradients, and their names are unknown."
 NO_NAMES = "The recording has no names of the gradients of clips, so groups were not compared. Record with --norms."
+ONLY_A_RUN = "The threshold, which only a run knows"
+"""The reason by which an entry of `check.ignore` with only a rule accepts every threshold."""
+
 UNCHECKED = "The steps were not checked for missing or repeated clips: {reason}."
 NO_STEPS = UNCHECKED.format(reason="no step of an optimizer was recorded")
 NOT_PAIRED = "The recording does not show which clip belongs to which step, so these steps were not checked."
@@ -57,8 +63,10 @@ class Problem:
     place: str | None
     clip: str
     does: str
-    edit: str
+    edit: str = ""
     differences: tuple[tuple[str, str, str], ...] = ()
+    config: ClipConfig | None = field(default=None, compare=False)
+    """What the clip does, for the entries of `check.ignore` that approve an effect."""
 
 
 def check(run: RecordedRun, config: ClipConfig, clip: Path, *, nearest: bool = False) -> CheckReport:
@@ -69,7 +77,7 @@ def check(run: RecordedRun, config: ClipConfig, clip: Path, *, nearest: bool = F
 class _RunCheck:
     def __init__(self, run: RecordedRun, config: ClipConfig, clip: Path, nearest: bool) -> None:
         self._run, self._config, self._clip, self._nearest = run, config, clip, nearest
-        self._edit = REPLACE.format(file=clip.name)
+        self._entries = Entries(clip, config.check or CheckRules())
         self._steps: dict[Problem, list[int]] = {}
         self._notes: dict[str, None] = {}
         self._all_checked = True  # whether all steps were checked for missing and repeated clips
@@ -77,7 +85,7 @@ class _RunCheck:
 
     def report(self) -> CheckReport:
         run = self._run
-        self._check_steps(_windows(run), run.optimizer_steps)
+        self._check_steps(calls_before_steps(run), run.optimizer_steps)
         for line in (line for lines in run.others for line in lines):
             self._check_settings(line, 0)
         if run.others:
@@ -85,29 +93,32 @@ class _RunCheck:
         if not (self._results or self._steps or (run.optimizer_steps and is_off(self._config))):
             advice = without_calls(run.header.exit_status, run.header.processes)
             self._steps[Problem("unknown", None, run.name, "The run has no recorded clip.", advice)] = []
-        findings = [self._finding(problem, steps) for problem, steps in self._steps.items()]
-        clips = [self._listed(place, name, result) for (place, name), result in self._results.items()]
+        all_findings = [self._finding(problem, steps) for problem, steps in self._steps.items()]
+        findings = [each for each in all_findings if each.ignored is None]
+        found = {(each.path, each.line, each.clip) for each in findings}
+        clips = [self._listed(place, name, result, found) for (place, name), result in self._results.items()]
         return CheckReport(
             version=1,
             config=shown(self._clip),
             wanted=describe.sentences(self._config),
-            headline=self._headline(findings),
+            headline=self._headline(findings, len(all_findings) - len(findings)),
             clips=clips,
             findings=findings,
-            ignored=[],
+            ignored=[each for each in all_findings if each.ignored is not None],
             accepted=[],
             notes=list(self._notes),
             counts=Counts(files=0, trainers=0, sources=0, clips=len(clips), unread=0),
         )
 
-    def _headline(self, findings: Sequence[Finding]) -> str:
+    def _headline(self, findings: Sequence[Finding], ignored: int) -> str:
         calls = sum(len(each) for each in (self._run.lines, *self._run.others))
         checked = f"{counted(calls, 'recorded clip')} in {counted(len(self._run.optimizer_steps), 'step')}"
         outcome = counted(len(findings), "finding") if findings else f"as in {self._clip.name}"
+        outcome += f", {ignored} ignored" if ignored else ""
         return f"{checked}: {outcome}{'' if self._all_checked else ', but not all steps were checked'}."
 
     def _check_steps(self, windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> None:
-        numbers = _earlier_steps(steps)
+        numbers = earlier_steps(steps)
         for lines, earlier in zip(windows, numbers, strict=True):
             for line in lines:
                 self._check_settings(line, earlier)
@@ -117,14 +128,14 @@ class _RunCheck:
         elif lost:
             self._leave_unchecked(UNCHECKED.format(reason=lost[0].partition(". ")[0].rstrip(".")))
         elif not is_off(self._config):
-            if rounds := _in_rounds(windows, steps, self._config.uses_names):
+            if rounds := in_rounds(windows, steps, self._config.uses_names):
                 windows, steps, paired = [lines for lines, _ in rounds], [step for _, step in rounds], True
                 numbers = [*range(len(rounds))]
             else:
-                windows = _with_shared(windows, steps)
-                paired = _are_paired(windows, steps)
+                windows = with_shared(windows, steps)
+                paired = are_paired(windows, steps)
             for lines, step, earlier in zip(windows, steps, numbers, strict=False):
-                for problem in self._problems_of_step(step, [each for each in lines if _clips(each)], paired):
+                for problem in self._problems_of_step(step, [each for each in lines if is_clip(each)], paired):
                     self._add(earlier + 1, problem)
 
     def _leave_unchecked(self, note: str) -> None:
@@ -134,11 +145,12 @@ class _RunCheck:
 
     def _check_settings(self, line: RecordedCall, step: int) -> None:
         """step: The number of earlier steps of the optimizer, for schedules."""
-        if not _clips(line):
+        if not is_clip(line):
             return
         result: Result = "same"
         for problem in self._problems_of_call(line, step):
-            is_near = self._nearest and {about for about, *_ in problem.differences} == {"eps"}
+            allowed = self._nearest or self._entries.of_file("nearest", Path(self._location(line.place)[0]))
+            is_near = allowed and {about for about, *_ in problem.differences} == {"eps"}
             result = "near" if is_near and result == "same" else result
             if not is_near:
                 self._add(step + 1, problem)
@@ -152,7 +164,7 @@ class _RunCheck:
             yield Problem("drift", line.place, line.call, does, UNSCALE)
         if line.rule not in RULES or (line.threshold is None and not is_off(self._config)):
             does = f"The effect is unknown: the rule is {line.rule}, and the threshold is {line.threshold}."
-            yield Problem("unknown", line.place, line.call, does, self._edit)
+            yield Problem("unknown", line.place, line.call, does)
             return
         if any(part.adaptive for part in self._config.parts):
             self._notes[f"{self._clip.name} computes the threshold from norms, so thresholds were not compared."] = None
@@ -160,17 +172,31 @@ class _RunCheck:
             self._notes[NO_NAMES] = None
         parts = self._parts_of(line)
         if len(parts) > 1 and len(self._config.parts) > 1 and line.parameters and line.rule == "global":
-            yield Problem("drift", line.place, line.call, ONE_NORM.format(file=self._clip.name), self._edit)
+            yield Problem("drift", line.place, line.call, ONE_NORM.format(file=self._clip.name))
         if differences := min((_differences(line, part, step) for part in parts), key=len):
             does = f"It does not clip as {self._clip.name} does."
-            yield Problem("drift", line.place, line.call, does, self._edit, tuple(differences))
+            yield Problem("drift", line.place, line.call, does, "", tuple(differences), self._config_of(line))
         if self._config.uses_names and (wrong := self._excluded(list(line.parameters))):
             does = f"It clips {_some(wrong)}, which {self._clip.name} excludes."
-            yield Problem("drift", line.place, line.call, does, self._edit)
+            yield Problem("drift", line.place, line.call, does)
         if self._config.nonfinite != "family" and line.watched and not all(map(math.isfinite, line.known_norms())):
             does = "It applies its formula to a norm that is inf or NaN."
             difference = ("the result if the norm is not finite", "clipped", self._config.nonfinite)
-            yield Problem("drift", line.place, line.call, does, self._edit, (difference,))
+            yield Problem("drift", line.place, line.call, does, "", (difference,), self._config_of(line))
+
+    def _config_of(self, line: RecordedCall) -> ClipConfig | None:
+        """Return the rule, norm type and threshold of a call, for entries of `check.ignore` that approve an effect."""
+        rule, order = RULES[line.rule or ""], {"norm_type": line.order or 2.0, "family": self._config.family}
+        settings = {
+            "include": self._config.include,
+            "exclude": self._config.exclude,
+            **(order if rule != "value" else {}),
+        }
+        names = ("min", "max") if isinstance(line.threshold, tuple) else ("threshold",)
+        limits = line.threshold if isinstance(line.threshold, tuple) else (line.threshold or 0.0,)
+        with contextlib.suppress(ConfigError):
+            return ClipConfig(rule=rule, **settings, **dict(zip(names, map(_decimal, limits), strict=True)))
+        return None
 
     def _parts_of(self, line: RecordedCall) -> Sequence[Clipping]:
         """Return the parts of the configuration for the parameters of a call, or all parts if that is unknown."""
@@ -196,7 +222,7 @@ class _RunCheck:
         elif not paired:
             self._leave_unchecked(NOT_PAIRED)
         elif not lines:
-            yield _of_step(step, "missing", "No clip was recorded before this step.")
+            yield _of_step(step, "missing", "No clip was recorded before this step.", ClipConfig(rule="none"))
         elif step.gradients is not None and not self._config.uses_names:
             clipped = sum(line.count or 0 for line in lines)
             if clipped < step.gradients:
@@ -237,7 +263,7 @@ class _RunCheck:
 
     def _finding(self, problem: Problem, steps: Sequence[int]) -> Finding:
         path, line = self._location(problem.place)
-        return Finding(
+        finding = Finding(
             kind=problem.kind,
             path=path,
             line=line,
@@ -247,86 +273,21 @@ class _RunCheck:
             wanted=" ".join(describe.sentences(self._config)),
             differences=[Difference(about=a, found=found, wanted=wanted) for a, found, wanted in problem.differences],
             effect=f"{problem.does} {_ranges(steps)}" if problem.kind == "drift" else _ranges(steps),
-            edit=problem.edit,
+            edit=problem.edit or REPLACE.format(load=loading(self._clip, Path(path))),
         )
+        use = ClipUse(Path(path), line, 1, problem.clip, config=problem.config)
+        if problem.config is not None and not is_off(problem.config):
+            use = replace(use, rule=problem.config, why_unknown=ONLY_A_RUN)
+        return applied(self._entries, use, finding, self._config)
 
-    def _listed(self, place: str | None, name: str, result: Result) -> Clip:
+    def _listed(self, place: str | None, name: str, result: Result, found: Set[tuple[str, int, str]]) -> Clip:
         path, line = self._location(place)
+        result = result if result in ("same", "near") or (path, line, name) in found else "ignored"
         return Clip(path=path, line=line, column=1, clip=name, format="", family="", result=result)
 
     def _location(self, place: str | None) -> tuple[str, int]:
         path, _, line = (place or "").rpartition(":")
         return (path, int(line)) if path else (shown(self._run.path), 1)
-
-
-def _windows(run: RecordedRun) -> list[list[RecordedCall]]:
-    """Return the calls before each step of an optimizer, and the calls after the last step."""
-    ends = [step.calls for step in run.optimizer_steps]
-    return [run.lines[start:end] for start, end in zip([0, *ends], [*ends, None], strict=True)]
-
-
-def _earlier_steps(steps: Sequence[OptimizerStep]) -> list[int]:
-    """Return the number of earlier steps of its optimizer for each step, and for the calls after the last step."""
-    optimizers = [(step.optimizer, step.place) for step in steps]
-    earlier = Counter[tuple[str, str | None]]()
-    numbers = []
-    for optimizer in [*optimizers, *optimizers[:1]]:
-        numbers.append(earlier[optimizer])
-        earlier[optimizer] += 1
-    return numbers or [0]
-
-
-def _in_rounds(
-    windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep], has_exclusions: bool
-) -> list[tuple[list[RecordedCall], OptimizerStep]]:
-    """Return the clips and the step of each round in which all optimizers of optax step once, or nothing if there are
-    no such rounds. In a graph of JAX, steps and clips that do not need each other report in any order."""
-    of_instance: dict[int | None, list[OptimizerStep]] = {}
-    for step in steps:
-        of_instance.setdefault(step.instance, []).append(step)
-    rounds = [*zip(*of_instance.values(), strict=False)]
-    lines = [line for each in windows for line in each if _clips(line)]
-    are_whole = len(rounds) * len(of_instance) == len(steps) and not len(lines) % len(rounds)
-    if len(of_instance) < 2 or not are_whole or not all(step.optimizer.startswith("optax.") for step in steps):
-        return []
-    found, count = [], len(lines) // len(rounds)
-    for number, each in enumerate(rounds):
-        own = lines[number * count : (number + 1) * count]
-        total = sum(step.gradients or 0 for step in each)
-        clipped = sum(line.count or 0 for line in own)
-        if has_exclusions or total <= clipped:
-            found.append((own, each[0].model_copy(update={"gradients": total})))
-            continue
-        unclipped = [step for step in each if step.gradients == total - clipped]
-        if len(unclipped) != 1:  # only the order of the lines can tell
-            return []
-        found.append(([], unclipped[0]))
-    return found
-
-
-def _with_shared(windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> list[list[RecordedCall]]:
-    """Divide each call that clipped the gradients of several consecutive steps among these steps."""
-    divided = [[line for line in lines if _clips(line)] for lines in windows]
-    for index, (step, after) in enumerate(itertools.pairwise(steps)):
-        lines, wanted, rest = divided[index], step.gradients or 0, after.gradients or 0
-        if len(lines) == 1 and not divided[index + 1] and 0 < rest <= (lines[0].count or 0) - wanted:
-            divided[index + 1] = [lines[0].model_copy(update={"count": (lines[0].count or 0) - wanted})]
-            divided[index] = [lines[0].model_copy(update={"count": wanted})]
-    return divided
-
-
-def _are_paired(windows: Sequence[Sequence[RecordedCall]], steps: Sequence[OptimizerStep]) -> bool:
-    """Return whether the clips between two steps belong to the second of these steps.
-
-    With several optimizers, a script can also make all clips before all steps.
-    """
-    clips = [sum(map(_clips, lines)) for lines in windows]
-    return len({(step.optimizer, step.place) for step in steps}) == 1 or all(clips[:-1]) or sum(clips) < len(steps)
-
-
-def _clips(line: RecordedCall) -> bool:
-    """Return False for a call that raised, got no gradients, or only measured the norm."""
-    return line.rule is not None and line.is_gradient is not False and line.threshold != math.inf
 
 
 def _differences(line: RecordedCall, part: Clipping, step: int) -> list[tuple[str, str, str]]:
@@ -353,8 +314,8 @@ def _wanted(part: Clipping, step: int) -> dict[str, object]:
     return wanted
 
 
-def _of_step(step: OptimizerStep, kind: Kind, does: str) -> Problem:
-    return Problem(kind, step.place, step.optimizer, does, BEFORE_STEP)
+def _of_step(step: OptimizerStep, kind: Kind, does: str, config: ClipConfig | None = None) -> Problem:
+    return Problem(kind, step.place, step.optimizer, does, BEFORE_STEP, config=config)
 
 
 def _without_clip(step: OptimizerStep) -> Problem:
@@ -362,7 +323,7 @@ def _without_clip(step: OptimizerStep) -> Problem:
         return _of_step(step, "unknown", BY_HAND if step.changed else HOOKED)
     if step.empty_clips:
         return _of_step(step, "missing", "The clip before this step got no gradients.")
-    return _of_step(step, "missing", "Its gradients were not clipped.")
+    return _of_step(step, "missing", "Its gradients were not clipped.", ClipConfig(rule="none"))
 
 
 def _same(found: object, wanted: object) -> bool:
@@ -375,6 +336,12 @@ def _text(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_text, value))}]"
     return describe.number(value) if isinstance(value, float) else str(value)
+
+
+def _decimal(number: float) -> float:
+    """Return 0.1 for 0.1 in float32."""
+    decimal = float(f"{number:.6g}")
+    return decimal if _same(number, decimal) else number
 
 
 def _some(names: Sequence[str]) -> str:

@@ -47,6 +47,9 @@ FLAGS = ("DEFINE_float", "DEFINE_integer")
 OPTIONS = ("add_argument", "add_option", "option", *FLAGS)
 UPDATES = ("setattr", "update", "__setattr__")
 
+NO_DEFAULT = "an option without default"
+"""The code of an option that gets its value only from a command line."""
+
 
 class Setting(NamedTuple):
     path: tuple[str, ...]
@@ -121,7 +124,7 @@ def _in_text(path: Path) -> Iterator[Setting]:
 def _in_python(module: Module) -> Iterator[Setting]:
     for node, path, code in [*_named_values(module.tree), *_options(module), *_set_by_text(module)]:
         value = _value(module, code)
-        unknown = "" if value is not _UNKNOWN else ast.unparse(code)
+        unknown = "" if value is not _UNKNOWN else NO_DEFAULT if code is node else ast.unparse(code)
         changes = isinstance(code, ast.BinOp) and code.left is node
         yield Setting(path, *module.position(node), None if unknown else value, unknown, node, changes)
 
@@ -210,15 +213,18 @@ def _in_document(
 
 
 def _options(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
-    """Yield the defaults of command line options, such as `add_argument("--clip", default=0.25)`."""
+    """Yield command line options with their defaults, such as `add_argument("--clip", default=0.25)`.
+
+    An option without default has the call itself as its value.
+    """
     for call in module.calls:
         names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         passed = {each.arg: each.value for each in call.keywords}
         second = call.args[1] if last_name(call.func) in FLAGS and len(call.args) > 1 else None
         default = passed.get("default", second)
-        if last_name(call.func) in OPTIONS and default is not None:
+        if last_name(call.func) in OPTIONS:
             for name in names:
-                yield call, (name.lstrip("-").replace("-", "_"),), default
+                yield call, (name.lstrip("-").replace("-", "_"),), call if default is None else default
 
 
 def _set_by_text(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:

@@ -33,7 +33,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_accepted_clips_are_no_findings_until_one_is_new(run: Run) -> None:
     status, text = run()
-    assert (status, text) == (0, "2 clips: 2 accepted.\n")
+    assert (status, [line.split()[:2] for line in text.splitlines()]) == (
+        0, [["a.py:3", "accepted"], ["a.yaml:2", "accepted"], ["2", "clips:"]]
+    )  # fmt: skip
     Path("b.py").write_text(RUN_TIME)
     status, text = run()
     assert (status, text.splitlines()[0]) == (1, "b.py:3:1 unknown torch.nn.utils.clip_grad_norm_")
@@ -42,16 +44,26 @@ def test_accepted_clips_are_no_findings_until_one_is_new(run: Run) -> None:
     assert run()[0] == 1, "a second clip of the same name in the same file"
 
 
-def test_another_value_is_a_new_finding_and_a_note_about_the_old_one(run: Run) -> None:
+def test_another_value_is_a_new_finding_and_the_old_entry_is_unused(run: Run) -> None:
     Path("a.yaml").write_text(YAML.format(4.0))
     status, text = run()
     assert status == 1
     assert "a.yaml:2:1 unknown own.grad_clip = 4.0\n" in text
-    assert "note: clip.accepted.toml lists 1 clip that is gone." in text
+    assert "clip.accepted.toml:9:1 unused a.yaml own.grad_clip = 3.0\n" in text
     Path("a.py").write_text(TORCH % "args.clip * 2")
     assert "a.py:3:1 unknown torch.nn.utils.clip_grad_norm_" in run()[1]
     assert run("--accept")[0] == 0
-    assert "note" not in run()[1]
+    assert run()[0] == 0
+
+
+def test_an_accepted_clip_that_is_gone_fails(run: Run) -> None:
+    Path("a.yaml").unlink()
+    status, text = run()
+    assert (status, text.partition(" a.yaml")[0]) == (1, "clip.accepted.toml:9:1 unused")
+    Path("sub").mkdir()
+    Path("sub/b.py").write_text(TORCH % 1.0)
+    Path("a.yaml").write_text(YAML.format(3.0))
+    assert cli.main(["config", "check", "clip.toml", "sub"]) == 0, "the other files were not checked"
 
 
 UNREAD = {
@@ -70,7 +82,8 @@ UNREAD = {
 def test_each_number_of_an_accepted_file_counts(run: Run, name: str) -> None:
     Path(name).write_text(UNREAD[name].format(1))
     assert run("--accept")[0] == 0
-    assert run() == (0, "3 clips: 3 accepted.\n")
+    status, printed = run()
+    assert (status, printed.splitlines()[-1]) == (0, "3 clips: 3 accepted.")
     Path(name).write_text(UNREAD[name].format(5))
     status, printed = run()
     place, kind, *_ = printed.split()

@@ -30,6 +30,12 @@ def test_a_rule_without_effect_is_a_finding(check: Check) -> None:
     assert finding.edit == "If no other file needs the entry: remove the entry, or correct its path.", "only some files"
 
 
+@pytest.mark.parametrize(("family", "kinds"), [("pytorch", ["unused"]), ("paddle", [])])
+def test_an_entry_of_nearest_needs_a_clip_with_another_family(check: Check, family: str, kinds: list[str]) -> None:
+    clip = f'{CLIP_CONFIG.replace("pytorch", family)}[check]\nnearest = ["a.py"]\n'
+    assert [each.kind for each in check({"a.py": TORCH % "1.0"}, clip).findings] == kinds
+
+
 def test_a_format_for_no_file_is_a_finding(check: Check) -> None:
     files = {"configs/ds.json": '{"zero_optimization": {"stage": 2}}', "other/a.py": TORCH % "1.0"}
     formats = '\n[check.formats]\n"configs/*.json" = "deepspeed@0.19.6"\n'

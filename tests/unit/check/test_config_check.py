@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from support.config.check_files import TORCH, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, TORCH, Check, only_finding
 from support.config.format_samples import SAMPLES, Sample
 from support.tiers import sampled
 
 from unified_clip import ClipConfig
 from unified_clip.check import check_files, files_to_check, trainer_files
+from unified_clip.check.judge import loading
 from unified_clip.check.python import own_clips
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
@@ -97,7 +98,25 @@ def test_a_threshold_known_at_run_time_only_is_unknown(check: Check) -> None:
     finding = only_finding(check({"a.py": TORCH % "args.max_norm"}))
     assert finding.kind == "unknown"
     assert finding.does.startswith("The threshold, args.max_norm, is only known at run time. The object args")
-    assert finding.edit.startswith('To clip by clip.toml: clip = ClipConfig.load("clip.toml"), then clip.attach_to(')
+    load = 'ClipConfig.load(Path(__file__).parent / "clip.toml")'
+    assert finding.edit.startswith(f"To clip by clip.toml: clip = {load}, then clip.attach_to(")
+
+
+@pytest.mark.parametrize("source", ["a.py", "nlp/a.py", "nlp/big/a.yaml", "shared/a.py"])
+def test_the_advice_loads_the_file_from_any_working_directory(tmp_path: Path, source: str) -> None:
+    clip = tmp_path / "shared" / "clip.toml"
+    clip.parent.mkdir()
+    clip.write_text(CLIP_CONFIG)
+    names = {"ClipConfig": ClipConfig, "Path": Path, "__file__": str(tmp_path / source)}
+    assert eval(loading(clip, tmp_path / source), names) == ClipConfig.load(clip)
+
+
+def test_the_advice_for_a_notebook_needs_no_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clip.toml").write_text(CLIP_CONFIG)
+    (tmp_path / "nlp").mkdir()
+    monkeypatch.chdir(tmp_path / "nlp")
+    loaded = eval(loading(tmp_path / "clip.toml", tmp_path / "nlp" / "a.ipynb"), {"ClipConfig": ClipConfig})
+    assert loaded.threshold == 1.0
 
 
 HF = "from transformers import HfArgumentParser, TrainingArguments\n\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, Check, only_finding
 
 from unified_clip.check.rules.settings import MAY_BE_OFF
 from unified_clip.errors import ConfigError
@@ -84,6 +84,20 @@ def test_a_declared_key_that_no_file_has_is_a_finding(check: Check) -> None:
 def test_an_entry_that_says_nothing_about_a_clip_is_rejected(check: Check, entry: str) -> None:
     with pytest.raises(ConfigError, match=r"check|TOML"):
         check(FILES, CLIP_CONFIG + KEY.format("norm").replace('rule = "norm"', entry))
+
+
+OPTION = "import argparse\n\nargparse.ArgumentParser().add_argument('--grad-clip', type=float{})\n"
+
+
+@pytest.mark.parametrize("more", ["", ", required=True"])
+def test_an_option_without_default_is_unknown_until_a_checked_file_sets_it(check: Check, more: str) -> None:
+    files = {"train.py": OPTION.format(more), "ds.json": DEEPSPEED % "1.0"}
+    assert check(files).findings == [], "only an entry makes an option a clip"
+    config = CONFIG.replace("optim.grad_clip", "grad_clip")
+    finding = only_finding(check(files, config))
+    assert (finding.kind, finding.path, finding.line) == ("unknown", "train.py", 3)
+    assert check({**files, "run.sh": FILES["run.sh"].format(1.0)}, config).findings == []
+    assert only_finding(check({**files, "run.sh": FILES["run.sh"].format(5.0)}, config)).path == "run.sh"
 
 
 def test_a_file_that_cannot_be_read_is_unknown(check: Check) -> None:

@@ -162,7 +162,7 @@ def test_a_path_for_other_tools_needs_no_clip_beside_a_path_with_one(check: Chec
 def test_the_headline_counts_findings_without_a_clip_apart_from_clips(check: Check) -> None:
     clip = CLIP_CONFIG + REQUIRE.format("gone.py") + 'nearest = ["nothing.py"]\n'
     files = {"a.py": TORCH % "1.0", "b.py": TORCH % "args.limit", "c.py": TORCH % "2.0"}
-    unused = "1 rule of [check] without effect."
+    unused = "1 entry without effect."
     headline = f"3 clips: 1 as in clip.toml, 1 not as in clip.toml, 1 unknown. Also: 2 missing, {unused}"
     assert check(files, clip).headline == headline
     assert check(dict.fromkeys(files, "x = 1\n"), clip).headline == f"0 clips: 3 missing, {unused}"

@@ -175,3 +175,39 @@ def test_nearest_accepts_another_eps_only(tmp_path: Path) -> None:
         run = runs.read(write_recording(tmp_path / "run.jsonl", [clip(1, **changes)]))
         report = run_check.check(run, CONFIG, Path("clip.toml"), nearest=True)
         assert ([each.result for each in report.clips], [each.kind for each in report.findings]) == ([result], kinds)
+
+
+@pytest.mark.parametrize(
+    ("table", "lines", "result"),
+    [
+        ({"nearest": ["a.py"]}, [clip(1, eps=0.0)], "near"),
+        ({"nearest": ["b.py"]}, [clip(1, eps=0.0)], "drift"),
+        ({"nearest": ["a.py"]}, [clip(1, eps=0.0, threshold=2.0)], "drift"),
+        ({"ignore": [{}]}, [clip(1, threshold=2.0)], "ignored"),
+        ({"ignore": [{"path": "b.py"}]}, [clip(1, threshold=2.0)], "drift"),
+        ({"ignore": [{"clip": "clip_by_value"}]}, [clip(1, threshold=2.0)], "drift"),
+        ({"ignore": [{"threshold": 2.0}]}, [clip(1, threshold=2.0)], "ignored"),
+        ({"ignore": [{"threshold": 2.0}]}, [clip(1, threshold=2.0), clip(2, threshold=3.0)], "drift"),
+        ({"ignore": [{"threshold": 0.1}]}, [clip(1, threshold=0.10000000149011612, eps=0.0)], "ignored"),
+        ({"ignore": [{"rule": "value", "threshold": 2.0}]}, [{**clip(1), **BY_VALUE}], "ignored"),
+        ({"ignore": [{"rule": "global_norm"}]}, [clip(1, eps=0.0, threshold=2.0)], "ignored"),
+        ({"ignore": [{"rule": "global_norm"}]}, [clip(1, norm_type=1.0)], "drift"),
+        ({"ignore": [{"rule": "value"}]}, [clip(1, threshold=2.0)], "drift"),
+        ({"ignore": [{"rule": "none"}]}, [clip(1, threshold=2.0)], "drift"),
+    ],
+)
+def test_the_table_check_applies_to_the_place_of_a_clip(
+    tmp_path: Path, table: dict[str, Any], lines: list[Any], result: str
+) -> None:
+    entries = [{"path": "a.py", "reason": "a sweep", **each} for each in table.get("ignore", [])]
+    config = ClipConfig.model_validate({**CONFIG.data(), "check": {**table, "ignore": entries}})
+    report = checked(tmp_path, [*lines, {**STEP, "gradients": 2}], config)
+    assert [each.result for each in report.clips] == [result]
+    assert (len(report.findings), len(report.ignored)) == (result == "drift", result == "ignored")
+
+
+@pytest.mark.parametrize(("rule", "kinds"), [("none", []), ("global_norm", ["missing"])])
+def test_an_entry_of_ignore_can_approve_a_step_without_a_clip(tmp_path: Path, rule: str, kinds: list[str]) -> None:
+    entry = {"path": "a.py", "rule": rule, "reason": "a baseline"}
+    config = ClipConfig.model_validate({**CONFIG.data(), "check": {"ignore": [entry]}})
+    assert [each.kind for each in checked(tmp_path, [{**STEP, "clip_counts": {0: 2}}], config).findings] == kinds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,12 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..._kit import atomic_files
 from ...config import documents
 from ...errors import ConfigError
-from ..clip_use import shown
+from .. import trainer_files
+from ..clip_use import ClipUse
+from ..judge import make_finding
 from ..model import Finding
 from . import patterns
 
 HEAD = "# Clips of unknown effect, written by `unified-clip config check --accept`. All others are findings.\n\n"
-STALE = "{file} lists {count} that {are} gone. To remove {them}, type the command with --accept."
+STALE = "The checked files have {count} fewer of this clip than the entry accepts."
+REMOVE = "Type the command with --accept, which writes the file again."
 
 Key = tuple[str, str, str]
 """(path, clip, code)"""
@@ -52,16 +55,15 @@ class Accepted:
         self._left[key] -= is_listed
         return is_listed
 
-    def notes(self, files: Sequence[Path]) -> list[str]:
-        """Return a note about entries whose clip is gone, among the checked files."""
+    def stale(self, files: Sequence[Path]) -> Iterator[Finding]:
+        """Yield a finding for each entry whose clip is gone, among the checked files."""
         root = self.file.resolve().parent
         checked = {patterns.relative(file, root) for file in files}
-        count = sum(count for (path, *_), count in self._left.items() if path in checked or not (root / path).exists())
-        if not count:
-            return []
-        are, them = ("is", "it") if count == 1 else ("are", "them")
-        clips = f"{count} clip{'s' if count > 1 else ''}"
-        return [STALE.format(file=shown(self.file), count=clips, are=are, them=them)]
+        for index, ((path, clip, _), count) in enumerate(self._left.items()):
+            if count > 0 and (path in checked or not (root / path).exists()):
+                line = trainer_files.line(self.file, ("accepted", index))
+                entry = ClipUse(self.file, line, 1, f"{path} {clip}")
+                yield make_finding(entry, "unused", STALE.format(count=count), REMOVE)
 
 
 def file_of(clip: Path) -> Path:

@@ -17,12 +17,11 @@ from ..judge import make_finding
 from ..model import Finding
 from . import patterns
 
-NO_FILE = "No checked file matches {path!r}."
 UNUSED = {
     "ignore": "The checked files that match {path!r} have no finding{about}.",
     "key": "The checked files that match {path!r} have no key {key!r}.",
-    "each": NO_FILE,
-    "nearest": NO_FILE,
+    "each": "No checked file matches {path!r}.",
+    "nearest": "The checked files that match {path!r} have no clip with another family or eps.",
     "formats": "No checked file matches {path!r}, or an earlier pattern of check.formats matches the same files.",
 }
 """Maps each list of entries to the reason why an entry has no effect."""
@@ -64,13 +63,11 @@ class Entries:
         for table, why in UNUSED.items():
             for index, entry in enumerate(getattr(self.rules, table)):
                 path = _pattern(entry)
-                is_used = (table, index) in self._used or (why == NO_FILE and self._matches_any(path, files))
-                if is_used or not (is_whole or (table == "ignore" and self._matches_any(path, files))):
-                    continue
-                yield self._finding(table, index, entry, why, is_whole=is_whole)
-
-    def _matches_any(self, glob: str, files: Sequence[Path]) -> bool:
-        return any(patterns.matches(glob, file, self.root) for file in files)
+                is_needed = is_whole or (
+                    table == "ignore" and any(patterns.matches(path, file, self.root) for file in files)
+                )
+                if is_needed and (table, index) not in self._used:
+                    yield self._finding(table, index, entry, why, is_whole=is_whole)
 
     def _finding(self, table: str, index: int, entry: Any, why: str, *, is_whole: bool) -> Finding:
         path, has_fields = _pattern(entry), not isinstance(entry, str)

@@ -98,6 +98,7 @@ def each(entries: Entries, project: Project, files: Sequence[Path], file_uses: F
     clipping = _files_of([use for use in file_uses.uses if not use.is_setting])
     for file in files:
         globs = entries.of_file("each", file)
+        entries.use("each", *(index for index, _ in globs))
         module = project.readable(file) if globs and file.suffix.lower() in SOURCES else None
         code = _training(module) if module is not None else None
         if module is None or code is None:

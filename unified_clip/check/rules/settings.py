@@ -27,7 +27,7 @@ from .. import settings
 from ..clip_use import ClipUse, NamedValue, inner_values, listed, of_unread_file, with_threshold
 from ..command_lines import MAX_NORM, MAY_BE_CLIP
 from ..python import notebooks
-from ..settings import REMOVED, WORDS, Setting
+from ..settings import NO_DEFAULT, REMOVED, WORDS, Setting
 from ..trainer_files import GLOB, SOURCES, has_number
 from . import patterns
 from .entries import Entries
@@ -85,10 +85,6 @@ class Readers:
 
     clips: Sequence[ClipUse]
 
-    @property
-    def root(self) -> Path:
-        return self.entries.root
-
 
 def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Iterator[ClipUse]:
     """Yield the settings of a file that an entry of `check.key` declares, or that a clip reads.
@@ -99,7 +95,7 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
     kind: "of clips" leaves out the settings that no clip reads. "declared" also leaves out those that a clip reads.
     """
     project, clips = readers.project, readers.clips
-    near = [other for other in readers.sources if patterns.is_near(other, path, readers.root)]
+    near = [other for other in readers.sources if patterns.is_near(other, path, readers.entries.root)]
     others: list[Setting] = []
     of_clips: list[Setting] = []
     options = {plain(use.option) for use in clips if use.code}
@@ -125,7 +121,7 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
             yield _read(path, setting, read, is_declared=True)
             continue
         is_of_trainer = setting.command and setting.value != REMOVED and _option(setting) in of_trainer
-        if kind == "declared" or is_of_trainer:
+        if kind == "declared" or is_of_trainer or setting.code == NO_DEFAULT:
             continue
         replaces = any(_reads(use, path, setting) for use in clips if use.path in near)
         found_in = _clips_of(project, setting, clips, near, readers.sources, replaces=replaces)
@@ -322,8 +318,10 @@ def name_of(module: Module, node: ast.expr) -> str:
 
 
 def compared(uses: Sequence[ClipUse], config: ClipConfig, root: Path) -> list[ClipUse]:
-    """Leave out what is unknown only without the declared keys, and compare a clip by its rule if the check compares
-    all settings that the clip reads."""
+    """Leave out what is unknown only without the declared keys, or an option without default that a declared key sets.
+    Compare a clip by its rule if the check compares all settings that the clip reads."""
+    known = [use for use in uses if use.is_declared and use.config is not None]
+    uses = [use for use in uses if NO_DEFAULT not in use.why_unknown or not _is_set(use, known, root)]
     names: dict[Path, set[str]] = {}
     for use in uses:
         if use.is_declared:
@@ -351,9 +349,14 @@ def _by_its_rule(
         plain(each.name) in names and patterns.is_near(of.path, use.path, root) for of in unknown for each in of.values
     ):
         return use
-    if not any(plain(each.attribute) in names and patterns.is_near(each.path, use.path, root) for each in settings):
+    if not _is_set(use, settings, root):
         return use
     return replace(use, config=with_threshold(rule, config.threshold), why_unknown="")
+
+
+def _is_set(use: ClipUse, settings: Sequence[ClipUse], root: Path) -> bool:
+    names = {plain(name) for name in (use.attribute, use.option) if name}
+    return any(plain(each.attribute) in names and patterns.is_near(each.path, use.path, root) for each in settings)
 
 
 # -- a key that a command declares
