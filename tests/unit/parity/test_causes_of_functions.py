@@ -753,6 +753,12 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
     return call
 
 
+def write_reasons(known: Path) -> list[str]:
+    text = known.read_text(encoding="utf-8").replace('reason = ""', 'reason = "ours"')
+    known.write_text(text, encoding="utf-8")
+    return [line for line in text.splitlines() if line.startswith("reason")]
+
+
 def test_the_report_names_the_cause_of_all_cases_or_that_it_is_unknown(run: Callable[..., tuple[int, str]]) -> None:
     status, printed = run(CLIP)
     assert status == 1
@@ -772,7 +778,8 @@ def test_a_chosen_case_of_a_known_difference_passes(run: Callable[..., tuple[int
     status, printed = run(with_eps, *ONE_CASE)
     assert (status, "as if the threshold were" in printed) == (1, True)
     assert run(with_eps, "--accept")[0] == 0
-    assert "eps" in (tmp_path / "known.toml").read_text(encoding="utf-8")
+    assert run(with_eps)[0] == 1, "whoever wrote the function writes the reason"
+    assert write_reasons(tmp_path / "known.toml") == ['reason = "ours" # as if eps were 0.00123 instead of 0']
     assert (run(with_eps)[0], run(with_eps, *ONE_CASE)[0]) == (0, 0)
     assert run(with_eps.replace("0.00123", "0.0022"), *ONE_CASE)[0] == 1  # another size
 
@@ -781,10 +788,16 @@ def test_accept_replaces_the_entry_of_a_case_that_has_another_difference_now(
     run: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     assert run(CLIP, "--accept")[0] == 0
+    write_reasons(tmp_path / "known.toml")
     other = CLIP.replace("norm = sum(", "norm = total(").replace("[g * coef for g in grads]", "list(grads)")
     other += "\ndef total(norms):\n    return np.sqrt(sum(norm * norm for norm in norms))\n"
     status, printed = run(other)
     assert (status, printed.count("; listed: "), "stale" in printed) == (1, 1, False)
     assert run(other, "--accept")[0] == 0
-    assert run(other)[0] == 0
+    write_reasons(tmp_path / "known.toml")
+    status, printed = run(other)
+    assert (status, "0 results of your functions are right, and 2 known differences are accepted" in printed) == (
+        0,
+        True,
+    )
     assert "the sum of the tensors' norms" not in (tmp_path / "known.toml").read_text(encoding="utf-8")

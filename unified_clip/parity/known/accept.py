@@ -113,7 +113,11 @@ def _entry(group: Differences) -> Table:
     entry = tomlkit.table()
     entry.update({"framework": framework, "function": function, "size": _size(group.values())})
     entry["cases"] = _names(cases)
-    entry["reason"] = _reason(list(group.values()))
+    reason = _reason(list(group.values()))
+    # whoever wrote a function decides whether its difference is intended
+    entry["reason"] = "" if first.is_users else reason
+    if first.is_users and reason:
+        entry["reason"].comment(reason)
     return entry
 
 

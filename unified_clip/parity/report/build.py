@@ -216,14 +216,15 @@ def _verdict_sentence(report: ParityReport) -> str:
     within = verdicts["close"] + verdicts["flushed"]
     allowed = f", {within} {'has' if within == 1 else 'have'} errors that docs/contract.md allows" if within else ""
     users = [native.verdict for _, native in report.natives() if native.is_users and not native.is_failure]
-    right = len(users) - users.count("known")
+    right, known = len(users) - users.count("known"), users.count("known")
+    accepted = f", and {counted(known, 'known difference')} {_are(known)} accepted" if known else ""
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"} - {*absent}
     listed, unlisted = (
         f"{counted(natives[kind], 'difference')} of {view.whose(report, kind)} {_are(natives[kind])}"
         for kind in ("known", "different")
     )
     sentences = {
-        f"{right} of {counted(len(users), 'result')} of {view.YOUR_FUNCTIONS} {_are(right)} right": users,
+        f"{counted(right, 'result')} of {view.YOUR_FUNCTIONS} {_are(right)} right{accepted}": users,
         f"{counted(verdicts['equal'], 'result')} of unified_clip {_are(verdicts['equal'])} exact{allowed}": verdicts,
         NO_RESULTS: not verdicts,
         f"{listed} known": natives["known"],
