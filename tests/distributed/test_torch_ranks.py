@@ -19,7 +19,7 @@ from support.rank_tables import check_differs, ranks_by_value, rows_of
 from support.tiers import nightly
 from torch import Tensor
 
-from unified_clip._backends.torch import local_sums
+from unified_clip._backends.torch import device_path
 from unified_clip._backends.torch.backend import BACKEND
 from unified_clip._backends.torch.device_path import LocalSums
 from unified_clip._compute import checksums
@@ -241,7 +241,7 @@ def test_copies_of_later_groups_are_compared(torch_worlds: Worlds) -> None:
         torch.randn(7, 5).T, torch.randn(9, dtype=torch.float64), torch.randn(5).bfloat16(),
         torch.randn(4, dtype=torch.complex64), torch.zeros(0),
         *(torch.arange(chunks * checksums.CHUNK + more, dtype=torch.float32)
-          for chunks in (1, local_sums.ROWS, 2 * local_sums.ROWS + 1) for more in (-1, 0, 1)),
+          for chunks in (1, device_path.ROWS, 2 * device_path.ROWS + 1) for more in (-1, 0, 1)),
     ],
 )  # fmt: skip
 def test_a_device_computes_the_checksum_of_the_host(tensor: Tensor) -> None:
@@ -263,7 +263,7 @@ def norm_by_device(tensors: list[Tensor], p: int) -> float | None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_a_device_computes_the_norm_of_the_host(dtype: str, p: int) -> None:
     random, kit = np.random.default_rng(0), torch_sharded.KIT
-    for length in (0, 1, local_sums.BLOCK, local_sums.BLOCK + 1, local_sums.CHUNK + 1):
+    for length in (0, 1, device_path.BLOCK, device_path.BLOCK + 1, device_path.CHUNK + 1):
         array = reference.array(random.standard_normal(min(length, 999)), dtype)
         array = np.concatenate([np.zeros(length - len(array), array.dtype), array])
         assert norm_by_device([kit.from_array(array), torch.ones(3)], p) == reference.norm(

@@ -9,7 +9,7 @@ from textwrap import indent
 
 import numpy as np
 import pytest
-from support.page_examples import run
+from support.page_examples import printed, run
 
 from unified_clip.compare.recordings import RecordingComparison, compare
 
@@ -159,6 +159,16 @@ def test_momentum_with_the_code_of_the_page_follows_a_schedule_as_in_keras(folde
     right, wrong = (compared(folder, "keras_momentum", name) for name in ("momentum", "plain_momentum"))
     assert (texts(right), right.recipes.steps) == ("", 16)
     assert "keeps earlier learning rates" in texts(wrong)
+
+
+def test_the_functions_for_schedules_have_the_rates_of_keras(folder: Path) -> None:
+    rows = re.findall(r"^\| `(\w+\(.*?\))` \| `(lambda t: .*?)`", PAGE, re.MULTILINE)
+    assert len(rows) == 5
+    code = "import keras, math\nr, s, n, q, end, power = 0.1, 0.05, 4, 0.8, 0.001, 2.0\n"
+    for schedule, factor in rows:
+        code += f"schedule, factor = keras.optimizers.schedules.{schedule}, {factor}\n"
+        code += "assert all(math.isclose(float(schedule(t)), r * factor(t), rel_tol=1e-5) for t in range(12)), factor\n"
+    assert printed(code + 'print("equal")', folder, here=False) == "equal\n"
 
 
 def test_the_class_without_bias_correction_has_the_updates_of_bert(folder: Path) -> None:

@@ -187,7 +187,7 @@ def test_nearest_accepts_another_eps_only(tmp_path: Path) -> None:
         ({"ignore": [{"path": "b.py"}]}, [clip(1, threshold=2.0)], "drift"),
         ({"ignore": [{"clip": "clip_by_value"}]}, [clip(1, threshold=2.0)], "drift"),
         ({"ignore": [{"threshold": 2.0}]}, [clip(1, threshold=2.0)], "ignored"),
-        ({"ignore": [{"threshold": 2.0}]}, [clip(1, threshold=2.0), clip(2, threshold=3.0)], "drift"),
+        ({"ignore": [{"threshold": 2.0}]}, [clip(1, threshold=2.0), STEP, clip(2, threshold=3.0)], "drift"),
         ({"ignore": [{"threshold": 0.1}]}, [clip(1, threshold=0.10000000149011612, eps=0.0)], "ignored"),
         ({"ignore": [{"rule": "value", "threshold": 2.0}]}, [{**clip(1), **BY_VALUE}], "ignored"),
         ({"ignore": [{"rule": "global_norm"}]}, [clip(1, eps=0.0, threshold=2.0)], "ignored"),
@@ -203,7 +203,8 @@ def test_the_table_check_applies_to_the_place_of_a_clip(
     config = ClipConfig.model_validate({**CONFIG.data(), "check": {**table, "ignore": entries}})
     report = checked(tmp_path, [*lines, {**STEP, "gradients": 2}], config)
     assert [each.result for each in report.clips] == [result]
-    assert (len(report.findings), len(report.ignored)) == (result == "drift", result == "ignored")
+    assert len(report.findings) == (result == "drift")
+    assert len(report.ignored) == (result == "ignored" or len(lines) > 1)
 
 
 @pytest.mark.parametrize(("rule", "kinds"), [("none", []), ("global_norm", ["missing"])])

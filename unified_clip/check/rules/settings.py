@@ -121,7 +121,7 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
             yield _read(path, setting, read, is_declared=True)
             continue
         is_of_trainer = setting.command and setting.value != REMOVED and _option(setting) in of_trainer
-        if kind == "declared" or is_of_trainer or setting.code == NO_DEFAULT:
+        if kind == "declared" or is_of_trainer:
             continue
         replaces = any(_reads(use, path, setting) for use in clips if use.path in near)
         found_in = _clips_of(project, setting, clips, near, readers.sources, replaces=replaces)

@@ -38,11 +38,8 @@ def rate_finding(a: Run, b: Run, rates: Sequence[Sequence[float]], tolerance: fl
         return shift
     old, new = pairs[first]
     sentence = f"from step {first + 1} on, {b.name} has the learning rate {new:.6g} instead of {old:.6g}"
-    fix = (
-        "Compare the schedules"
-        if first
-        else f"Set the learning rate of {b.name} to {old:.6g}, or compare the schedules"
-    )
+    schedules = "the schedules (docs/porting/optimizers_and_layers.md)"
+    fix = f"Compare {schedules}" if first else f"Set the learning rate of {b.name} to {old:.6g}, or compare {schedules}"
     return Finding(first + 1, "another learning rate", RATE, old, new, sentence, fix)
 
 
