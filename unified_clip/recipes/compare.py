@@ -22,6 +22,9 @@ from .run import ParameterStep, Run
 from .steps import compare_steps
 from .weights import compare_weights
 
+UPDATES = "updates"
+"""The field of a difference of the updates that no rule explains."""
+
 SMALL_DISTANCE = 1e-3
 """Other data changes the gradients by a larger part of their total norm."""
 
@@ -270,7 +273,7 @@ def _updates_finding(a: Run, b: Run, names: Sequence[str], part: float, number: 
         "Compare the optimizers, their states and settings, where each adds its eps "
         "(docs/porting/optimizers_and_layers.md), and code that changes the weights"
     )
-    return Finding(number, "another optimizer", "updates", "", "", sentence, fix)
+    return Finding(number, "another optimizer", UPDATES, "", "", sentence, fix)
 
 
 def _apart(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..causes.cause import names_text
-from ..recipes.compare import compare_recipes
+from ..recipes.compare import UPDATES, compare_recipes
 from ..recipes.finding import Finding
 from ..recipes.run import Run
 from ..recording.rounding import ROUNDING
@@ -41,7 +41,8 @@ def explain(
             return dtypes
         # what differs at an earlier step explains what differs later
         found = [each for each in found if each.step <= beyond.step]
-        found = found or list(_of_updates(beyond, pairing, runs, limit))
+        measured = [each for each in found if each.field != UPDATES]
+        found = measured or list(_of_updates(beyond, pairing, runs, limit)) or found
         found = found or list(_of_norms(beyond, limit)) or list(recipes.tolerated)
     is_different = any(row.differing(max_ulp) for row in rows)
     if not found and is_different and (beyond is not None or not dtypes):
