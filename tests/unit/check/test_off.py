@@ -138,3 +138,9 @@ def test_a_file_that_changes_only_the_rule_of_an_inherited_clip_is_unknown(check
     value = {"conf/tpu.yaml": "defaults: [default]\ngradient_clip_algorithm: value\n"}
     finding = only_finding(check({**PARTS, **default, **value}))
     assert (finding.path, finding.kind) == ("conf/tpu.yaml", "unknown")
+
+
+def test_an_entry_without_a_threshold_approves_no_clip_if_the_configuration_has_none(check: Check) -> None:
+    entry = '[[check.ignore]]\npath = "**"\nrule = "global_norm"\nreason = "by the code"\n'
+    report = check({"train.py": "import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"}, f'rule = "none"\n{entry}')
+    assert [(each.kind, each.line) for each in report.findings] == [("drift", 2)]

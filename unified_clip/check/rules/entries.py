@@ -131,6 +131,8 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """
     if rule.threshold is None and rule.rule is None:
         return True
+    if rule.threshold is None and is_off(config):  # no threshold is given that the entry could approve
+        return rule.rule == "none" and use.config is not None and is_off(use.config)
     if use.rule_of_any_threshold and rule.threshold is None:
         use = replace(use, config=with_threshold(use.rule_of_any_threshold, config.threshold))
     if use.config is None:
