@@ -266,7 +266,7 @@ def _updates_finding(a: Run, b: Run, names: Sequence[str], part: float, number: 
         f"{100 * part:.2g} %. No known rule explains them"
     )
     eps = [{step.settings.get("eps") for step in run.recorded.optimizer_steps} for run in (a, b)]
-    if len(eps[0]) == len(eps[1]) == 1 and eps[0] != eps[1]:
+    if len(eps[0]) == len(eps[1]) == 1 and eps[0] != eps[1] and None not in eps[0] | eps[1]:
         values = [value_text(each.pop()) for each in eps]
         sentence += f". The recorded eps is {values[0]} in {a.name}, and {values[1]} in {b.name}"
     fix = (

@@ -43,7 +43,6 @@ def schedule(settings: dict[str, Any]) -> list[dict[str, Any]]:
         (total(OPTAX), groups(PADDLE), CLIP.format("paddle", "model.parameters()")),
         (groups(PADDLE), total(TORCH), f"for group in optimizer.param_groups: {LOOP}"),
         (groups(TORCH), total(OPTAX), JAX_LOOP),
-        (schedule(PADDLE), loop(KERAS), "global_clipnorm=c"),
         (loop(TORCH), total(KERAS), CONFIG),
         (loop(OPTAX), total(KERAS), "clipnorm=1"),
         (total(OPTAX), loop(KERAS), "global_clipnorm=1"),
@@ -54,3 +53,14 @@ def test_the_advice_gives_the_second_run_the_rule_and_the_eps_of_the_first(
 ) -> None:
     fixes = [each.fix for each in compare_runs(old, new).findings if each.field == "gradients that share a norm"]
     assert fixes == [f"Change the clip of b.jsonl: `{code}`"]
+
+
+def test_the_advice_has_the_threshold_of_the_first_run_unless_it_changes(compare_runs: Any) -> None:
+    advice = [compare_runs(old, loop(KERAS)).findings[0].fix for old in (total(PADDLE), schedule(PADDLE))]
+    assert advice == [f"Change the clip of b.jsonl: `global_clipnorm={each}`" for each in ("1", "c")]
+
+
+def test_a_line_that_mends_two_differences_stands_once(compare_runs: Any) -> None:
+    findings = compare_runs(total(PADDLE), groups(TORCH)).findings
+    assert [each.field for each in findings] == ["gradients that share a norm", "eps of the clip"]
+    assert [bool(each.fix) for each in findings] == [True, False]
