@@ -64,10 +64,7 @@ def vector(case: Case) -> dict[str, Any]:
     return {
         "name": case.name,
         "call": case.call_name,
-        "arguments": {
-            name: value if case.call.is_adaptive and isinstance(value, int | str) else _argument(value)
-            for name, value in case.arguments.items()
-        },
+        "arguments": {name: _argument(value) for name, value in case.arguments.items()},
         "gradients": [_gradient(gradient) for gradient in case.gradients],
         **({"need_clip": list(case.call_form.need_clip)} if case.call_form.need_clip else {}),
         **({"groups": list(case.call_form.groups)} if case.call_form.groups else {}),
@@ -77,16 +74,13 @@ def vector(case: Case) -> dict[str, Any]:
     }
 
 
-def _argument(value: float | bool | Sequence[int]) -> Any:
-    return value if isinstance(value, bool | list) else written(value)
+def _argument(value: float | bool | str | Sequence[int]) -> Any:
+    return value if isinstance(value, bool | str | list) else written(value)
 
 
 def _expected(case: Case, right: Expected) -> dict[str, Any]:
     expected: dict[str, Any] = {}
-    if right.norm is not None and case.call.is_adaptive:
-        numbers, steps = list(map(written, right.norm.values().tolist())), case.arguments["steps"]
-        expected |= {"norms": numbers[:steps], "state": numbers[steps:]}
-    elif right.norm is not None:
+    if right.norm is not None:
         expected["norm"] = {"dtype": right.norm.dtype, "value": written(float(right.norm.values()))}
     if right.gradients is not None:
         expected["gradients"] = [_gradient(gradient) for gradient in right.gradients]

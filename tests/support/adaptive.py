@@ -9,8 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-
-from unified_clip.parity.judge.adaptive_rules import RULES, Step
+from support.adaptive_recursions import RULES, Step
 
 
 def norms(seed: int) -> list[float]:

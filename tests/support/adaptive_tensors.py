@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from support import adaptive, reference
+from support import adaptive, adaptive_recursions, reference
 
-from unified_clip.parity.judge import adaptive_rules
+from unified_clip.parity.judge import oracle
 
 TENSORS = 3
 SEQUENCES = [adaptive.norms(seed) for seed in range(TENSORS)]
@@ -24,9 +24,11 @@ no gradient."""
 
 def adagc(
     steps: Sequence[Sequence[float | None]], *, eps: float = 1e-6, **settings: Any
-) -> Iterator[adaptive_rules.TensorStep]:
+) -> Iterator[adaptive_recursions.TensorStep]:
     totals = [reference.norm([np.array([n for n in norms if n is not None], np.float32)]) for norms in steps]
-    return adaptive_rules.adagc(steps, totals, lambda norm, threshold: coefficient(norm, threshold, eps), **settings)
+    return adaptive_recursions.adagc(
+        steps, totals, lambda norm, threshold: coefficient(norm, threshold, eps), **settings
+    )
 
 
 def coefficient(norm: float, threshold: float, eps: float) -> float:
@@ -57,9 +59,9 @@ def agc(
     gradient: np.ndarray, parameter: np.ndarray, convention: str = "timm", limit: float = math.inf, **settings: Any
 ) -> np.ndarray:
     result = gradient.copy()
-    for unit in adaptive_rules.units(gradient.shape, convention):
+    for unit in oracle.units(gradient.shape, convention):
         norm, weight = (reference.norm([np.atleast_1d(array[unit])]) for array in (gradient, parameter))
-        threshold, smallest_norm = adaptive_rules.unit_threshold(weight, convention, **settings)
+        threshold, smallest_norm = oracle.unit_threshold(weight, convention, **settings)
         threshold = min(threshold, limit)
         if norm < threshold:
             continue

@@ -38,8 +38,6 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "ErrorClipByValue": {"max": 1.5},
     "GradientClipByNorm.clip_": {"clip_norm": 2.5},
     "GradientClipByValue.clip_": {"max": 1.5},
-    "adaptive.clip_by_global_norm": {"rule": "zclip", "warmup_steps": 1, "clip_norm": 2.5, "steps": 2},
-    "adaptive.clip_by_tensor_norm": {"rule": "adagc", "warmup_steps": 1, "steps": 2},
     "adaptive.clip_by_unit_norm": {"rule": "agc", "convention": "optax"},
 }
 

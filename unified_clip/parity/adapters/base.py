@@ -10,7 +10,6 @@ import numpy as np
 from ...adaptive.rules import AGC
 from ...tensors.frameworks import TensorConverter
 from ...tensors.types import Gradient
-from ..suite import adaptive_calls
 from ..suite.call_form import CallForm, leaves
 from ..suite.public_calls import PublicCall
 
@@ -132,8 +131,6 @@ class Adapter(TensorConverter, Protocol):
 
     def native(self, invocation: Invocation) -> Returned | None:
         call, arguments = invocation.call, invocation.arguments
-        if call.style == "steps":
-            return None  # no framework has a function with the state of such a rule
         if call.style == "units":
             return self.native_units(invocation, invocation.rule) if "clip_norm" not in arguments else None
         p = arguments.get("norm_type", 2)
@@ -236,8 +233,10 @@ class Invocation:
         return self.call_form.in_order(list(zip(self.parameters, self.gradients, strict=True)))
 
     @property
-    def rule(self) -> Any:
-        return self.once("rule", lambda: adaptive_calls.make_rule(self.arguments))
+    def rule(self) -> AGC:
+        settings = {key: value for key, value in self.arguments.items() if key not in ("rule", "clip_norm")}
+        rule: AGC = self.once("rule", lambda: AGC(**settings))
+        return rule
 
     @property
     def is_strict(self) -> bool:

@@ -18,7 +18,7 @@ def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | No
 
 def observe(case: Case, expected: Expected, outcome: CallOutcome) -> Observation | None:
     call, form, arguments = case.call, case.call_form, case.arguments
-    if call.is_adaptive or outcome.raised or case.options.raises:
+    if call.style == "units" or outcome.raised or case.options.raises:
         return None
     if form.gradients_for_parameters or (expected.gradients is None) != (outcome.gradients is None):
         return None

@@ -6,7 +6,7 @@ This module must not import the code that it tests: unified_clip's clip code and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -17,10 +17,8 @@ from ...tensors.arithmetic import FORMATS, nearest, nearest_float, rounded
 from ...tensors.norms import exact_norm, norm_dtype
 from ...tensors.types import Dense, LazySequence, Sparse, densify, digest, encode
 from ..call_outcome import LEARNING_RATE, ClipTensors
-from ..suite import adaptive_calls
 from ..suite.case import Case
 from ..suite.public_calls import Arguments, PublicCall
-from . import adaptive_rules
 
 MAX_KEPT = 1 << 20
 
@@ -35,9 +33,8 @@ def expect(case: Case) -> Expected:
     """Return the exact result of a case. If the case expects an error, all fields of the result are None."""
     if case.options.raises:
         return Expected()
-    if case.call.is_adaptive:
-        by_steps = case.call.style == "steps"
-        return with_update(case, after_steps(case) if by_steps else Expected(gradients=clipped_by_units(case)))
+    if case.call.style == "units":
+        return with_update(case, Expected(gradients=clipped_by_units(case)))
     gradients = [densify(gradient) for gradient in case.gradients]
     call, arguments = case.call, case.arguments
     present = _counted(case)
@@ -187,44 +184,7 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
     return encode(np.where(values < low, low, np.where(values > high, high, values)), gradient.dtype)
 
 
-# -- adaptive rules
-
-
-def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
-    """Return the exact result of several clips with an adaptive rule.
-
-    `Expected.norm` is a float64 vector: the total norm of each step, then the rule's state after the last step.
-
-    totals: The total norm of each step. If `totals` is None, the exact norms are computed.
-    """
-    rule, limit = case.arguments["rule"], float(case.arguments.get("clip_norm", math.inf))
-    settings = adaptive_calls.settings(case.arguments)
-    steps = adaptive_calls.split_steps([densify(gradient) for gradient in case.gradients], case.arguments["steps"])
-    if totals is None:
-        totals = [_norm([each for each in step if each is not None], 0) for step in steps]
-
-    def coef_of(n: float, threshold: float) -> float:
-        return coefficient(case.call, n, threshold)
-
-    coefs: list[float | None] = []
-    state: dict[str, Any] = {}
-    if rule == "adagc":
-        norms = [[None if each is None else _norm([each], 0) for each in step] for step in steps]
-        for of_tensors, state in adaptive_rules.adagc(norms, totals, coef_of, limit=limit, **settings):  # noqa: B007
-            coefs += of_tensors
-    else:
-        recursion = adaptive_rules.RULES[rule](totals, **settings)
-        for step, n, (threshold, state) in zip(steps, totals, recursion, strict=True):  # noqa: B007
-            coefs += [coef_of(n, min(threshold, limit))] * len(step)
-    numbers = [float(number) for value in state.values() for number in (value if isinstance(value, list) else [value])]
-    gradients = [each for step in steps for each in step]
-    return Expected(
-        norm=encode(np.array([*totals, *numbers], np.float64), "float64"),
-        gradients=[
-            None if each is None or coef is None else scaled(each, coef)
-            for each, coef in zip(gradients, coefs, strict=True)
-        ],
-    )
+# -- adaptive gradient clipping (AGC), implemented without unified_clip's code
 
 
 def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
@@ -232,7 +192,8 @@ def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense
 
     extremes: The argument `extreme` of `counted_norm`, first for the gradient norms, then for the parameter norms.
     """
-    settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
+    settings = {key: value for key, value in case.arguments.items() if key not in ("rule", "clip_norm")}
+    limit = float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]
     results: list[Dense | None] = []
     for gradient, parameter in zip(tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :], strict=True):
@@ -240,13 +201,46 @@ def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense
             results.append(gradient)
             continue
         array = np.array(gradient.array)
-        for unit in adaptive_rules.units(gradient.shape, settings.get("convention", "timm")):
+        for unit in units(gradient.shape, settings.get("convention", "timm")):
             part, weight = (Dense(each.dtype, np.asarray(each.array[unit])) for each in (gradient, parameter))
             n, reference = _norm([part], extremes[0]), _norm([weight], extremes[1])
-            threshold, smallest = adaptive_rules.unit_threshold(reference, **settings)
+            threshold, smallest = unit_threshold(reference, **settings)
             threshold = min(threshold, limit)
             if not n < threshold:
                 n = n if math.isnan(n) else max(n, smallest)
                 array[unit] = scaled(part, coefficient(case.call, n, threshold)).array
         results.append(Dense(gradient.dtype, array))
     return results
+
+
+def units(shape: Sequence[int], convention: str) -> Iterator[tuple[Any, ...]]:
+    """For the rule `agc`, yield an `index` for each unit: `tensor[index]` has its own norm, such as a row.
+
+    convention: "timm", "optax" or "composer".
+    """
+    if convention == "optax":
+        whole = sum(length > 1 for length in shape) <= 1
+        kept = [] if whole else [1, 2][: len(shape) - 1] if len(shape) < 4 else [len(shape) - 1]
+    else:
+        kept = [0] if len(shape) > 1 else []
+    for position in np.ndindex(*(shape[axis] for axis in kept)):
+        index: list[Any] = [slice(None)] * len(shape)
+        for axis, place in zip(kept, position, strict=True):
+            index[axis] = place
+        yield tuple(index)
+
+
+def unit_threshold(
+    weight: float,
+    convention: str = "timm",
+    clip_factor: float = 0.01,
+    eps: float | None = None,
+    smallest_norm: float | None = None,
+) -> tuple[float, float]:
+    """Return (threshold, smallest norm) of the rule `agc` for one unit, such as a row of a weight.
+
+    If the norm of the gradient is below `smallest_norm`, the rule uses `smallest_norm` instead.
+    """
+    eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
+    smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm
+    return clip_factor * (weight if math.isnan(weight) else max(weight, eps)), smallest_norm

@@ -123,7 +123,7 @@ class Release:
         style = call.rule["style"]
         if style == "measure":
             return self.measure(call)
-        is_other = call.rule["family"] != self.family or style in ("hook", "class in place", "steps", "units")
+        is_other = call.rule["family"] != self.family or style in ("hook", "class in place", "units")
         return None if is_other else self.clip(call)
 
     def own(self, call: Call, function: Callable[..., Any], returns: str) -> Result:

@@ -67,6 +67,5 @@ class Case:
             "groups": bool(self.call_form.groups),
             "hook": self.call.style == "hook",
             "long": len(self.gradients) > LONG,
-            "adaptive": self.call.is_adaptive,
         }
         return any(kinds_of_case[kind] for kind in kinds)

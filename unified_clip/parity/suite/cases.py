@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ...adaptive.rules import AGC
 from ...tensors.types import Gradient
-from . import adaptive_calls
 from .call_form import CallForm
 from .case import Case
 from .gradients import as_dtype
@@ -107,16 +108,31 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         )
         raise SuiteError(f"{place}, call: {name!r}: {remedy}")
     call = CALLS[name]
-    settings = adaptive_calls.settings_of(arguments.get("rule")) if call.is_adaptive else []
+    settings = [field.name for field in fields(AGC)] if call.style == "units" else []
     known = [*call.required, *call.optional, *settings]
     if unknown := sorted(arguments.keys() - {*known}):  # a key that is misspelt is missing as well
         raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
     if missing := ", ".join(sorted({*call.required} - arguments.keys())):
         raise SuiteError(f"{place}, {name}: it lacks {missing}. Add {missing}")
-    problem = adaptive_calls.find_error(name, arguments) if call.is_adaptive else _wrong_type(arguments)
+    problem = _wrong_rule(arguments) if call.style == "units" else _wrong_type(arguments)
     if problem:
         raise SuiteError(f"{place}, {name}: {problem}")
     return name, arguments
+
+
+def _wrong_rule(arguments: Mapping[str, Any]) -> str:
+    """Rules with a state are not supported: no framework has such a function."""
+    settings = dict(arguments)
+    rule, limit = settings.pop("rule"), settings.pop("clip_norm", 1.0)
+    if rule != "agc":
+        return f'rule is {rule!r:.60}. Write rule = "agc"'
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+        return f"clip_norm is {limit!r:.60}. Give a number that is at least 0"
+    try:
+        AGC(**settings)
+    except (TypeError, ValueError) as error:
+        return str(error).removesuffix(".")
+    return ""
 
 
 def _wrong_type(arguments: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def _problem_of_function(
     if public_name not in CALLS:
         return no_such("function", public_name, REPLACEABLE)
     if public_name not in REPLACEABLE:
-        problem = "your function cannot replace a class, a hook or an adaptive rule"
+        problem = "your function cannot replace a class, a hook or an adaptive clip"
         return f"{problem}. Choose from {', '.join(REPLACEABLE)}. See docs/own-functions.md#limits"
     if NATIVE not in framework.modes:
         return f"the mode {NATIVE!r} calls your function. Add {NATIVE!r} to frameworks.{name}.modes"

@@ -11,9 +11,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PublicCall:
-    style: Literal[
-        "in place", "list", "each", "measure", "class", "class in place", "settings", "hook", "steps", "units"
-    ]
+    style: Literal["in place", "list", "each", "measure", "class", "class in place", "settings", "hook", "units"]
     """How gradients are passed and returned. `invoke.call_public_name` contains a branch for each style."""
 
     family: Literal["torch", "tensorflow", "paddle"]
@@ -32,10 +30,6 @@ class PublicCall:
     """Whether an infinite total norm makes all clipped gradients NaN, as in TensorFlow."""
 
     returns_norm: bool = False
-
-    @property
-    def is_adaptive(self) -> bool:
-        return self.style in ("steps", "units")
 
     @property
     def in_place(self) -> bool:
@@ -60,7 +54,7 @@ class PublicCall:
         described = {key: getattr(self, key) for key in keys}
         if self.by_value:
             described["bounds"] = self.bounds(arguments)
-        elif self.required and not self.is_adaptive:
+        elif self.required and self.style != "units":
             described |= {"threshold": self.threshold(arguments), "norm": self.passed_norm(arguments)}
         return described
 
@@ -88,18 +82,10 @@ CALLS = {
     "GradientClipByValue": PublicCall("class", "paddle", ("max",), ("min",), by_value=True),
     "append_gradient_clip_ops": PublicCall("settings", "paddle", ("clip_norm",)),
     "ErrorClipByValue": PublicCall("hook", "paddle", ("max",), ("min",), by_value=True),
-    "adaptive.clip_by_global_norm": PublicCall(
-        "steps", "tensorflow", ("rule", "steps"), ("clip_norm",), infinite_norm_gives_nan=True, returns_norm=True
-    ),
-    "adaptive.clip_by_tensor_norm": PublicCall(
-        "steps", "paddle", ("rule", "steps"), ("clip_norm",), by_total_norm=False, returns_norm=True
-    ),
     "adaptive.clip_by_unit_norm": PublicCall("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
 }
 """The public functions and classes. A suite uses these names in the key `call`.
 
 - For `append_gradient_clip_ops`, a case first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
-- With the style "steps", one list contains the gradients of all steps in order. Each step uses the state of the
-  previous step.
 - With the style "units", one list contains all gradients, then their parameters.
 """

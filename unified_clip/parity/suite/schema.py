@@ -180,7 +180,7 @@ class CasesFile(SuiteTable):
     cases: list[CasesTable] = []
 
 
-CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "adaptive"]
+CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
 
 
 class FrameworkTable(SuiteTable):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from ..._kit.display import counted
-from . import adaptive_calls
 from .call_form import PLAIN
 from .case import Case
 from .schema import SuiteError
@@ -30,10 +29,15 @@ def _unsupported(case: Case) -> Iterator[str]:
         yield "`update` needs float32 or float64 gradients. Remove `update`"
     if "int64" in dtypes and case.call_name != "clip_by_value" and not case.options.raises:
         yield f"only clip_by_value supports int64. Choose another dtype, {OR_EXPECT.replace('Value', 'Type')}"
-    if call.is_adaptive:
-        yield from adaptive_calls.find_misfits(call.style, case.arguments, case.gradients)
+    if call.style == "units":
+        parts = case.clipped_inputs, case.gradients[len(case.clipped_inputs) :]
+        if len({tuple(each and each.shape for each in part) for part in parts}) > 1:
+            yield (
+                "this function needs one list: all gradients, then their parameters in the same shapes. Add the "
+                "parameters, or correct their shapes"
+            )
         if keys := ", ".join(key for key, value in form if value != getattr(PLAIN, key)):
-            yield f"calls with an adaptive rule do not support {keys}. Remove {keys}"
+            yield f"calls of this function do not support {keys}. Remove {keys}"
     elif not case.options.raises:
         yield from _numbers(case)
 

@@ -19,7 +19,6 @@ from ...tensors.norms import norm_dtype
 from ...tensors.types import Dense, Gradient, Sparse, densify, encode
 from ..adapters.base import Adapter, FunctionsMissingError, Invocation
 from ..call_outcome import CallOutcome
-from ..suite import adaptive_calls
 from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
 from .user_function import UserFunction, UserFunctionError
@@ -150,6 +149,12 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
     return None if tensor is None else invocation.adapter.read(tensor)
 
 
+def function_of(namespace: Any, call_name: str) -> Callable[..., Any]:
+    module, _, name = call_name.removesuffix(".clip_").rpartition(".")
+    function: Callable[..., Any] = getattr(adaptive if module else namespace, name)
+    return function
+
+
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -191,10 +196,8 @@ def call_public_name(invocation: Invocation, function: Callable[..., Any], setti
         case "hook":
             clip = function(**arguments)
             return CallResult(None, [None if tensor is None else clip(tensor) for tensor in tensors])
-        case "steps":
-            return _call_in_steps(invocation, function)
         case "units":
-            half, limits = len(tensors) // 2, _limits(invocation)
+            half, limits = len(tensors) // 2, {key: arguments[key] for key in ("clip_norm",) if key in arguments}
             return CallResult(None, function(list(tensors[:half]), list(tensors[half:]), invocation.rule, **limits))
 
 
@@ -212,53 +215,13 @@ def _call_with_settings(invocation: Invocation, function: Callable[..., Any], se
         settings.set_gradient_clip(None)
 
 
-# -- adaptive rules
-
-
-def function_of(namespace: Any, call_name: str) -> Callable[..., Any]:
-    module, _, name = call_name.removesuffix(".clip_").rpartition(".")
-    function: Callable[..., Any] = getattr(adaptive if module else namespace, name)
-    return function
-
-
-def _limits(invocation: Invocation) -> dict[str, Any]:
-    return {key: value for key, value in invocation.arguments.items() if key == "clip_norm"}
-
-
-def _first_state(invocation: Invocation) -> Any:
-    (first, *_) = adaptive_calls.split_steps(invocation.gradients, invocation.arguments["steps"])
-    return invocation.once("state", lambda: adaptive.initial_state(invocation.rule, list(first)))
-
-
-def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
-    """Return a result whose `norm` is a list: the norm of each step, then the rule's state after the last step."""
-    state, norms, gradients = _first_state(invocation), [], []
-    for step in adaptive_calls.split_steps(invocation.gradients, invocation.arguments["steps"]):
-        clipped, norm, state = function(list(step), invocation.rule, state, **_limits(invocation))
-        norms.append(norm)
-        gradients += clipped
-    return CallResult([*norms, state], gradients)
-
-
-def read_steps(invocation: Invocation, result: CallResult) -> None:
-    """Convert the list of norms from `_call_in_steps` to a float64 vector, in the format of `oracle.after_steps`."""
-    if invocation.call.style != "steps" or result.norm is None:
-        return
-    *norms, state = result.norm
-    numbers = [float(value.values().reshape(())) for norm in norms if (value := densify(invocation.adapter.read(norm)))]
-    for value in adaptive.read_state(invocation.rule, state).values():
-        numbers += value if isinstance(value, list) else [value]
-    result.norm = encode(np.array(numbers, np.float64), "float64")
-
-
 # -- many calls in one graph, which is compiled once
 
 
 def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any]]], settings: Any) -> list[CallResult]:
     for invocation, _ in calls:
         _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
-    inputs = [[*invocation.gradients, *_states(invocation)] for invocation, _ in calls]
-    ends = list(accumulate(map(len, inputs), initial=0))
+    ends = list(accumulate((len(invocation.gradients) for invocation, _ in calls), initial=0))
 
     def traced(tensors: Sequence[Any]) -> list[Any]:
         results = []
@@ -269,16 +232,14 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
                 invocation.call,
                 invocation.call_form,
                 invocation.arguments,
-                tensors[start : start + len(invocation.gradients)],
+                tensors[start:end],
                 cache=cache,
             )
-            if invocation.call.style == "steps":
-                cache["state"] = tensors[end - 1]
             result = call_public_name(symbolic, function, settings)
             results.append([result.norm, result.gradients])
         return results
 
-    tensors = [tensor for each in inputs for tensor in each]
+    tensors = [tensor for invocation, _ in calls for tensor in invocation.gradients]
     returned = calls[0][0].adapter.run_in_graph(mode, traced, tensors)
     return [
         CallResult(
@@ -286,10 +247,6 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
         )
         for (invocation, _), (norm, gradients) in zip(calls, returned, strict=True)
     ]
-
-
-def _states(invocation: Invocation) -> list[Any]:
-    return [_first_state(invocation)] if invocation.call.style == "steps" else []
 
 
 def _writes_outside(invocation: Invocation) -> bool:

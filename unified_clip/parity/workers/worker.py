@@ -204,7 +204,6 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     else:
         results = [invoke.observe(invoke.call_public_name, *call, namespace) for call in calls]
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
-        invoke.read_steps(invocation, result)
         ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "the end of a call")
         if mode != NATIVE:
             invoke.record_effects(invocation, result, gradients)

@@ -142,36 +142,3 @@ def adagc(
                 means[index] = norm
         seen += total <= LARGEST_NORM
         yield coefs, {"steps": seen, "norms": list(means)}
-
-
-def units(shape: Sequence[int], convention: str) -> Iterator[tuple[Any, ...]]:
-    """For the rule `agc`, yield an `index` for each unit: `tensor[index]` has its own norm, such as a row.
-
-    convention: "timm", "optax" or "composer".
-    """
-    if convention == "optax":
-        whole = sum(length > 1 for length in shape) <= 1
-        kept = [] if whole else [1, 2][: len(shape) - 1] if len(shape) < 4 else [len(shape) - 1]
-    else:
-        kept = [0] if len(shape) > 1 else []
-    for position in np.ndindex(*(shape[axis] for axis in kept)):
-        index: list[Any] = [slice(None)] * len(shape)
-        for axis, place in zip(kept, position, strict=True):
-            index[axis] = place
-        yield tuple(index)
-
-
-def unit_threshold(
-    weight: float,
-    convention: str = "timm",
-    clip_factor: float = 0.01,
-    eps: float | None = None,
-    smallest_norm: float | None = None,
-) -> tuple[float, float]:
-    """Return (threshold, smallest norm) of the rule `agc` for one unit, such as a row of a weight.
-
-    If the norm of the gradient is below `smallest_norm`, the rule uses `smallest_norm` instead.
-    """
-    eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
-    smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm
-    return clip_factor * (weight if math.isnan(weight) else max(weight, eps)), smallest_norm
