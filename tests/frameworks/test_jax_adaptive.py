@@ -174,3 +174,10 @@ def test_adagcs_state_has_the_order_of_jax_tree_leaves() -> None:
 def test_a_clipper_inside_a_graph_has_no_place_for_its_state() -> None:
     with pytest.raises(TypeError, match="a clip inside a compiled graph cannot keep its state"):
         jax.jit(lambda grad: CONFIG.clipper()([grad]))(jnp.ones(3))
+
+
+def test_a_state_that_grows_is_an_error_in_a_graph() -> None:
+    optimizer = ClipConfig(rule="global_norm", adaptive={"rule": "percentile"}).as_optax(optax.sgd(1.0))
+    params = [jnp.zeros(3)]
+    with pytest.raises(TypeError, match=r"grows in each step\..* Set window"):
+        jax.jit(optimizer.update)([jnp.ones(3)], optimizer.init(params), params)

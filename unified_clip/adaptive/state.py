@@ -149,7 +149,6 @@ def _checked(rule: Rule, threshold: Any) -> float:
 
 
 def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
-    check_fixed_size(rule)
     return xp.pack([xp.vector(flatten(rule, state).tolist())])
 
 
@@ -170,6 +169,7 @@ def flatten(rule: Rule | AdaGC, state: Mapping[str, Real]) -> np.ndarray[Any, An
 
 
 def unpack(rule: Rule | AdaGC, xp: Scalars, packed: Tensor) -> dict[str, Number]:
+    check_fixed_size(rule)
     lengths = _lengths(rule, packed)
     parts = xp.unpack(packed, list(lengths.values()))
     return {name: Number(xp, part) for name, part in zip(lengths, parts, strict=True)}

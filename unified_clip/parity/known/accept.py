@@ -13,12 +13,8 @@ from tomlkit.items import AoT, Table
 
 from ..._kit import atomic_files
 from ..results import NativeResult, ParityReport
-from .entries import FACTOR, KINDS, SIZED, KnownDifference, as_size, parts
+from .entries import FACTOR, KINDS, ONE_SIZE, SIZED, KnownDifference, as_size, parts
 from .match import Place
-
-ONE_SIZE = 10
-"""If the sizes of two differences differ by more than this factor, they get different entries. A size covers every
-smaller size, too: a large difference of one case must not hide the growth of another."""
 
 
 class Changes(NamedTuple):
@@ -85,17 +81,18 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
 
 
 def _update(table: Table, entry: KnownDifference, covered: Differences, frameworks: Sequence[str]) -> bool:
-    """Raise the size to the largest difference, and remove names of cases and frameworks without this difference."""
+    """Set the size to the largest difference, and remove names of cases and frameworks without this difference."""
     gone = entry.unmatched_patterns([case for _, case in covered])
-    is_larger = not all(map(entry.bounds, covered.values()))
+    has_other_size = not all(map(entry.bounds, covered.values()))
+    has_other_size |= entry.is_too_large(parts(each)[1] for each in covered.values())
     is_shorter = len(frameworks) <= len(entry.also)
-    if is_larger:
+    if has_other_size:
         table["size"] = _size(covered.values())
     if gone:
         table["cases"] = _names([name for name in entry.cases if name not in gone])
     if is_shorter:
         table["framework"], table["also"] = frameworks[0], list(frameworks[1:])
-    return bool(is_larger or gone or is_shorter)
+    return bool(has_other_size or gone or is_shorter)
 
 
 def _new_entries(differences: Differences) -> list[Table]:

@@ -45,6 +45,11 @@ ERRORS = ("raises", "error")
 FACTOR = 1.1
 """A difference may be larger than the size of its entry by this factor, because processors round differently."""
 
+ONE_SIZE = 10
+"""A size covers every smaller size. If the sizes of two differences differ by more than this factor, `--accept` writes
+different entries, and an entry whose size is larger by more than this factor is stale: a large difference must not hide
+the growth of another, or the next one."""
+
 NO_REASON = "`reason` is empty"
 
 
@@ -161,6 +166,14 @@ class KnownDifference(schema.SuiteTable):
 
     def bounds(self, difference: Difference, factor: float = FACTOR) -> bool:
         return self.is_alike(difference) and parts(difference)[1] <= factor * self.parts[1]
+
+    def is_too_large(self, sizes: Iterable[float]) -> bool:
+        """Return whether the differences of this entry have become much smaller than its size.
+
+        An entry for several frameworks has one size, and each of them may have smaller differences.
+        """
+        number = self.parts[1]
+        return not self.also and math.isfinite(number) and number > ONE_SIZE * max(sizes, default=number)
 
     def unmatched_patterns(self, names: Collection[str]) -> list[str]:
         return [text for text in self.cases if not any(is_match(name, [text]) for name in names)]

@@ -63,7 +63,7 @@ def _entries(report: ParityReport) -> Iterator[tuple[str, Entry]]:
                     mark = _mark(report, framework, result)
                     yield (
                         f"{framework}, {_title(mode, result)}",
-                        Entry(f"{framework}.{mode}", name, mark, result.seconds),
+                        Entry(f"{framework}.{_group(mode, result)}", name, mark, result.seconds),
                     )
     for row in report.cases:
         bits = f"different bits: {', '.join(row.differing_stages)}"
@@ -80,6 +80,10 @@ def _entries(report: ParityReport) -> Iterator[tuple[str, Entry]]:
         yield "what the cases test", Entry("untested", what, Mark("error", "untested", UNTESTED))
     for what in always_raising(report):
         yield "what the cases test", Entry("not compared", what, Mark("error", "not compared", ALWAYS_RAISES))
+
+
+def _group(mode: str, result: Result) -> str:
+    return str(result.function) if isinstance(result, NativeResult) and result.is_users else mode
 
 
 def _title(mode: str, result: Result) -> str:

@@ -46,10 +46,6 @@ PATHS = {DEVICE: "framework"}
 MOST_GRAPHS = 20
 """The largest number of graphs for one mode. Compiling a graph takes seconds, so cases share graphs."""
 
-MOST_WAITING = 1 << 30
-"""The largest total size of the result files, in bytes. Above this size, the worker waits until the parent process
-has read some files."""
-
 WIDE = {"float64", "complex128", "int64"}
 """The dtypes with 64-bit numbers. JAX supports these dtypes only in its 64-bit mode."""
 
@@ -266,18 +262,9 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
 
 
 def write_result(out: Path, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
-    """Write a result. While it waits, the parent process reads and deletes earlier results, to save space."""
-    while sum(map(_size, os.scandir(out))) > MOST_WAITING:
-        time.sleep(0.05)
     with (out / f"{number}.{memmap.TENSORS}").open("wb") as file:
         entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in tensors.items()}
     write_json(out / f"{number}.json", {**result, **entries})
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    with contextlib.suppress(FileNotFoundError):  # the parent has read it in between
-        return entry.stat().st_size
-    return 0
 
 
 def write_json(path: Path, data: Any) -> None:
