@@ -26,6 +26,15 @@ else:
     UNRECORDED = []
 
 
+def loss_scale(optimizer: Any) -> Any:
+    """Return the factor of `scale_loss` or `get_scaled_loss`, or None if they return the loss itself."""
+    if IS_KERAS_2:  # until TensorFlow 2.16
+        return optimizer.loss_scale
+    if not hasattr(optimizer, "inner_optimizer"):
+        return optimizer.loss_scale_factor
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+
+
 def gradients_of(step: Mapping[str, Any]) -> Sequence[Any]:
     """Return the gradients in the arguments of the method `STEP`."""
     if IS_KERAS_2:  # until TensorFlow 2.16

@@ -37,6 +37,7 @@ MOST_NAMES, MOST_RANGES = 5, 5
 REPLACE = "Change this clip, or clip by {load} instead."
 BEFORE_STEP = "Clip once per step: after the last backward pass, and before the step of the optimizer."
 UNSCALE = "Unscale the gradients before the clip, for example by scaler.unscale_(optimizer)."
+UNSCALE_KERAS = "Let the optimizer in the LossScaleOptimizer clip, which gets unscaled gradients."
 
 EARLY = "Gradients were clipped before the last backward pass of this step, or after the previous step."
 BY_HAND = "Code that is not recorded changed gradients between the backward pass and the step. It might clip."
@@ -161,7 +162,8 @@ class _RunCheck:
     def _problems_of_call(self, line: RecordedCall, step: int) -> Iterator[Problem]:
         if line.loss_scale not in (None, 1.0):
             does = "It clips gradients that are still multiplied by the loss scale."
-            yield Problem("drift", line.place, line.call, does, UNSCALE)
+            advice = UNSCALE_KERAS if line.framework == "tensorflow" else UNSCALE
+            yield Problem("drift", line.place, line.call, does, advice)
         if line.rule not in RULES or (line.threshold is None and not is_off(self._config)):
             does = f"The effect is unknown: the rule is {line.rule}, and the threshold is {line.threshold}."
             yield Problem("unknown", line.place, line.call, does)

@@ -24,6 +24,9 @@ MOST_LOSSES = 1024
 UNSCALED = "_unified_clip_unscaled"
 """The hook for Keras stores the unscaled loss in this attribute of the scaled loss."""
 
+LOSS_SCALE = "_unified_clip_loss_scale"
+"""The hook for Keras stores the factor in this attribute of the scaled loss."""
+
 
 BACKWARD, LOSS, STEP = "a backward pass", "a loss", "a step of an optimizer"
 

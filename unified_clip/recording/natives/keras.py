@@ -18,6 +18,7 @@ from ...recorder.lines import caller, canonical
 from ...recorder.samples import positions, sample
 from ...recorder.steps import (
     LOSS,
+    LOSS_SCALE,
     STEP,
     UNSCALED,
     count_changed,
@@ -184,6 +185,7 @@ def _mark_scaled(call: Call) -> Iterator[None]:
     loss = call.arguments["loss"]
     if call.result is not loss:
         setattr(call.result, UNSCALED, loss)
+        setattr(call.result, LOSS_SCALE, keras_releases.loss_scale(call.args[0]))
 
 
 def _class_name(optimizer: Any) -> str:

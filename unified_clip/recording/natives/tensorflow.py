@@ -19,7 +19,7 @@ from ...recorder.guard import Call, Observer
 from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller
 from ...recorder.samples import positions
-from ...recorder.steps import LOSSES, UNSCALED, names_of_step, record_step
+from ...recorder.steps import LOSS_SCALE, LOSSES, UNSCALED, names_of_step, record_step
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Takes the values of the thresholds, and returns the settings of the call."""
@@ -60,6 +60,8 @@ CLIPS = [0]
 class GradientSource(NamedTuple):
     variable: Any
     name: str
+    scale: Any = None
+    """The loss scale of the gradient, or None if it has none, or if further operations may have removed it."""
 
 
 def install() -> None:
@@ -131,16 +133,19 @@ def _mark(position: int, call: Call) -> Iterator[None]:
     _watch_operations()
     if report is not None:
         call.result = _after(report, call.result)
-    sources = _describe_sources(list(call.arguments.values())[position])
+    target, of = list(call.arguments.values())[position - 1 : position + 1]
+    sources, scale = _describe_sources(of), getattr(tf.nest.flatten(target)[0], LOSS_SCALE, None)
+    if scale is not None:
+        scale = tf.convert_to_tensor(scale, tf.float32)  # before the step changes it
     for gradient, source in zip(tf.nest.flatten(call.result), sources, strict=True):
         if gradient is not None:
             values = _values(gradient)
             GRADIENTS[id(values)] = values
             if source is not None:
-                setattr(values, SOURCE, source)
+                setattr(values, SOURCE, source._replace(scale=scale))
     if isinstance(call.args[0], tf.GradientTape) and OUTPUT.norms:
-        target = tf.nest.flatten(call.arguments["target"])[0]
-        SAMPLE.run(_keep_raw, sources, tf.nest.flatten(call.result), hasattr(target, UNSCALED))
+        is_scaled = hasattr(tf.nest.flatten(target)[0], UNSCALED)
+        SAMPLE.run(_keep_raw, sources, tf.nest.flatten(call.result), is_scaled)
 
 
 def _count_clip() -> None:
@@ -193,8 +198,8 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 
 
 def _after(report: Any, gradients: Any) -> Any:
-    """Make the first gradient depend on `report`. A graph then runs `report` before the `tf.cond` of a
-    LossScaleOptimizer."""
+    """Make the first gradient depend on `report`. A graph then runs `report` before the `tf.cond` in which a
+    LossScaleOptimizer makes its step."""
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
     for index in present[:1]:
@@ -233,7 +238,7 @@ def _mark_computed(
     GRADIENTS.update((id(each), each) for each in outputs if marked)
     source = _source_of(marked[0]) if len(marked) == len(outputs) == 1 else None
     if source is not None and outputs[0].shape == source.variable.shape:
-        setattr(outputs[0], SOURCE, source)
+        setattr(outputs[0], SOURCE, source if op_type in ONE_GRADIENT else source._replace(scale=None))
 
 
 MARK = RecordingHook("an operation of TensorFlow", "whether a tensor is a gradient").guarded(_mark_computed)
@@ -337,6 +342,7 @@ def report_call(
         weights = [source.variable if source else None for source in sources]
     present = without_none(before, after if OUTPUT.stores_results else (), weights if OUTPUT.norms else (), names)
     variables, place = without_none(before, weights)[1], caller()
+    scales = [source.scale for source in sources if source and source.scale is not None][:1]
     is_measured = norm is None or OUTPUT.norms or OUTPUT.stores_gradients
     sparse = [
         (index, each.values, present[1][index].values if present[1] and _is_sparse(present[1][index]) else None)
@@ -347,6 +353,7 @@ def report_call(
     def receive(*values: Any) -> None:
         call, arrays = describe(values[: len(thresholds)]), map(np.asarray, values[len(thresholds) :])
         returned, results = None if norm is None else float(next(arrays)), list[Any]()
+        scaled = {"loss_scale": float(next(arrays)) for _ in scales}
         if is_measured:
             gradients, results, of_weights = ([next(arrays) for _ in part] for part in present[:3])
             stored = {index: (next(arrays), None if after is None else next(arrays)) for index, _, after in sparse}
@@ -357,14 +364,14 @@ def report_call(
         rows = [
             each._replace(parameter=known.get(index), sparse_rows=stored.get(index)) for index, each in enumerate(rows)
         ]
-        more = {"is_gradient": is_gradient(), **({"sparse": len(sparse)} if sparse else {})}
+        more = {"is_gradient": is_gradient(), **scaled, **({"sparse": len(sparse)} if sparse else {})}
         record_call(call, rows, place, returned, more, [*map(OUTPUT.copy, results)])
 
     tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part if is_measured]
     tensors += [each for _, *both in sparse for each in both if each is not None and is_measured]
     are_tensors = [tf.is_tensor(value) or isinstance(value, tf.Variable) for value in thresholds]
     dtypes = [None if is_tensor else tf.float64 for is_tensor in are_tensors]  # float64 represents all numbers exactly
-    inputs = [*map(tf.convert_to_tensor, thresholds, dtypes), *([] if norm is None else [norm]), *tensors]
+    inputs = [*map(tf.convert_to_tensor, thresholds, dtypes), *([] if norm is None else [norm]), *scales, *tensors]
     if tf.executing_eagerly():
         receive(*(tensor.numpy() for tensor in inputs))
         return list(after)
@@ -372,7 +379,7 @@ def report_call(
         return list(after)
     report = call_on_cpu(receive, inputs)
     if not OUTPUT.stores_results:
-        return list(after)
+        return list(_after(report, list(after)) if scales else after)
     with tf.control_dependencies([report]):
         return [None if tensor is None else tf.nest.map_structure(tf.identity, tensor) for tensor in after]
 
