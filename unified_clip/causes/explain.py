@@ -248,6 +248,10 @@ def _common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
         return None
     by_set = {frozenset(each.about) or each.form or each.sentence: each.sentence for each in reversed(fitting)}
     sentences = list(dict.fromkeys(reversed(by_set.values())))
+    if kind == "16 bits" and len(sentences) > 1:
+        what = "the norm or the coefficient" if any(each.coefs for each in fitting) else "the norm"
+        dtypes = set(NARROW).intersection(*map(str.split, sentences)) or {"16 bits"}
+        return Cause(kind, f"as if {what} were computed in {min(dtypes)}")
     return Cause(kind, ", or ".join(sentences)) if len(sentences) <= MOST_SENTENCES else None
 
 

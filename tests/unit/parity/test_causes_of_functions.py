@@ -491,8 +491,7 @@ CAUSES: dict[str, tuple[Function, tuple[Sequence[str], Sequence[float]], str, st
     ),
     "all sums in 16 bits": (
         lambda g, c: ([each * least(420.0, c) for each in g], 420.0), (("bfloat16",), THRESHOLDS), "16 bits",
-        "as if the squares were added up in bfloat16, or as if each square were rounded to bfloat16, or as if the norm "
-        "of each tensor were rounded to bfloat16",
+        "as if the norm were computed in bfloat16",
     ),
     # -- gradients that a norm leaves out or counts twice
     AXIS: (

@@ -305,8 +305,8 @@ ROWS: dict[str, tuple[Case, CallOutcome | Mistake, str, str]] = {
     ),
     "float32": (GLOBAL, Mistake(float32=True), "float32", "one after the other"),
     "float32, by other blocks": (norm_of(dense(np.ones(10000))), got(100.001), "float32", "10000 squares"),
-    "bfloat16": (GLOBAL, Mistake(rounded_to="bfloat16"), "16 bits", "the norm were rounded to bfloat16"),
-    "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm were rounded to float16"),
+    "bfloat16": (GLOBAL, Mistake(rounded_to="bfloat16"), "16 bits", "the norm were computed in bfloat16"),
+    "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm were computed in float16"),
     # -- the products
     "twice": (GLOBAL, Mistake(times=2), "clipped twice", "the coefficient were applied twice"),
     "one of them twice": (GLOBAL, times(GLOBAL, COEF, 1), "clipped twice", "twice to 'encoder.weight'"),

@@ -9,6 +9,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import jinja2
+
 from ..._dispatch import ADAPTERS
 from ..._kit import atomic_files
 from ..._kit.display import enumeration
@@ -24,141 +26,12 @@ PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
 """The last function clips per tensor."""
 
+NEW_SUITE = Path(__file__).with_suffix(".toml.jinja")
+
 EXAMPLE = """\
 [[gradients]]
 name = "worked example" # to use your own file, replace `tensors` by file = "gradients.npz"
 tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
-"""
-
-TEXT = """\
-# `unified-clip parity` runs each case on every framework, with unified_clip and with the framework's own function.
-
-# With a list of known differences, the run fails if a difference is not in the list, or if a listed difference no
-# longer occurs. `unified-clip parity --accept` writes the list. Without a list, differences do not fail the run.
-# known = "known.toml"
-
-{frameworks}
-# To test your own function in place of the framework's, set `known` and this table (see docs/own-functions.md):
-# [frameworks.torch.functions]
-# clip_by_global_norm = "../clip.py:clip_by_global_norm"
-
-{gradients}
-[[cases]]
-gradients = {names}
-rules = {rules}
-thresholds = {thresholds} # {why}
-
-# A small eps changes the result only if the norm is tiny.
-[[gradients]]
-name = "tiny norm"
-tensors = [{{ values = [2e-4] }}, {{ values = [3e-4] }}]
-
-[[cases]]
-gradients = ["tiny norm"]
-rules = {rules}
-thresholds = [1.2e-4]
-
-[[gradients]]
-name = "tiniest norm"
-tensors = [{{ values = [2e-8] }}, {{ values = [3e-8] }}, {{ values = [1e-8] }}]
-
-[[cases]]
-gradients = ["tiniest norm"]
-rules = {rules}
-thresholds = [1.2e-8]
-
-# The total norm is 55677.6. A threshold far below it reveals an eps that is added to the coefficient. Thresholds
-# close to the norm reveal a function that compares the norm with 1.001 or 0.999 times the threshold.
-[[gradients]]
-name = "large norm"
-tensors = [{{ values = [1e4] }}, {{ values = [3e4, -4e4] }}, {{ values = [-1e4] }}, {{ values = [2e4] }}]
-
-[[cases]]
-gradients = ["large norm"]
-rules = {rules}
-thresholds = [4.7, 55650.0, 55700.0]
-
-# Negative numbers, a gradient without axes, float64, and gradients that are not contiguous.
-[[gradients]]
-name = "signs and shapes"
-tensors = [{{ values = [-1], shape = [] }}, {{ values = [-6, 4] }}, {{ values = [2, -5, 1.5, -2], shape = [2, 2] }}]
-
-[[cases]]
-gradients = ["signs and shapes"]
-rules = {rules}
-thresholds = [3.05]
-dtypes = ["float32", "float64"]
-transposed = true
-
-# The total norm is 9.394. An infinite threshold changes nothing.
-[[cases]]
-gradients = ["signs and shapes"]
-rules = {rules}
-thresholds = [5.1, inf]
-
-# A threshold of 0 gives zeros.
-[[cases]]
-gradients = ["signs and shapes"]
-rules = {rules}
-thresholds = [0.0]
-
-[[gradients]]
-name = "zeros"
-tensors = [{{ values = [0.0, 0.0] }}, {{ values = [0.0] }}]
-
-[[cases]]
-gradients = ["zeros"]
-rules = {rules}
-thresholds = [1.0]
-
-# The total norm is 418.9. bfloat16 rounds this norm to 418. With a sum of squares in bfloat16, the norm is 420.
-[[gradients]]
-name = "bfloat16"
-tensors = [
-  {{ values = [306.0, -77.5, 3.0], dtype = "bfloat16" }},
-  {{ values = [153.0, -229.0], dtype = "bfloat16" }},
-]
-
-[[cases]]
-gradients = ["bfloat16"]
-rules = {rules}
-thresholds = [10.3]
-
-# A gradient with more than 65536 elements, and gradients with three and four axes. The total norm is 129.6.
-[[gradients]]
-name = "long"
-tensors = [
-  {{ values = [[30000, 0.25], [40000, -0.5]] }},
-  {{ values = [[6, 4.0], [6, -8.0], [6, 12.0], [6, -16.0]], shape = [2, 3, 4] }},
-  {{ values = [[5, -9.0], [4, 13.0], [3, -18.0]], shape = [3, 2, 2, 1] }},
-]
-
-[[cases]]
-gradients = ["long"]
-rules = {rules}
-thresholds = [11.3]
-
-# 64 gradients, to find a norm over only a part of the list. The total norm is 17.7.
-[[gradients]]
-name = "many gradients"
-tensors = [
-  {{ values = [2.0, -1.0], copies = 30 }},
-  {{ values = [0.5], copies = 20 }},
-  {{ values = [-3.0, 1.5, 0.25], copies = 14 }},
-]
-
-[[cases]]
-gradients = ["many gradients"]
-rules = {rules}
-thresholds = [5.9]
-
-# Other norms. Delete the table below if you test your own clip_grad_norm_ and it has no argument norm_type.
-[[cases]]
-gradients = ["signs and shapes"]
-calls = [
-  {{ call = "clip_grad_norm_", max_norm = 3.05, norm_type = 1 }},
-  {{ call = "clip_grad_norm_", max_norm = 3.05, norm_type = inf }},
-]
 """
 
 
@@ -209,7 +82,9 @@ def _text(chosen: Mapping[Path, float], directory: Path, frameworks: Sequence[st
         f"[[gradients]]\nname = {_string(name)}\nfile = {_string(os.path.relpath(path, directory))}\n"
         for name, path in zip(names, chosen, strict=False)
     ]
-    return TEXT.format(
+    text = atomic_files.read_text(NEW_SUITE)
+    template = jinja2.Template(text, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    return template.render(
         frameworks="\n".join(frameworks),
         gradients="\n".join(tables) or EXAMPLE,
         names=f"[{', '.join(map(_string, names))}]",

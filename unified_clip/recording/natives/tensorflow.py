@@ -353,7 +353,7 @@ def report_call(
     def receive(*values: Any) -> None:
         call, arrays = describe(values[: len(thresholds)]), map(np.asarray, values[len(thresholds) :])
         returned, results = None if norm is None else float(next(arrays)), list[Any]()
-        scaled = {"loss_scale": float(next(arrays)) for _ in scales}
+        scaled = {"loss_scale": float(next(arrays))} if scales else {}
         if is_measured:
             gradients, results, of_weights = ([next(arrays) for _ in part] for part in present[:3])
             stored = {index: (next(arrays), None if after is None else next(arrays)) for index, _, after in sparse}
