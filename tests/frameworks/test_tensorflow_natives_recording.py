@@ -453,3 +453,17 @@ def test_variables_that_keras_excludes_have_no_recorded_weight_decay(tmp_path: P
         (step,) = runs.read(path).optimizer_steps
         result.append(step.settings["weight_decay"])
     assert result == [0.5, (0.0, 0.5), 0.0]
+
+
+def test_a_clip_in_code_that_autograph_copies_is_at_its_line(tmp_path: Path) -> None:
+    weights, _ = gradients()
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(weight**2) / 2 for weight in weights])
+        tf.clip_by_global_norm(tape.gradient(loss, weights), 1.0)
+
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        tf.function(step)()
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert line["place"].endswith(f"{Path(__file__).name}:{step.__code__.co_firstlineno + 3}")

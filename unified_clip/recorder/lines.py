@@ -39,11 +39,25 @@ def caller() -> str | None:
     """Return the innermost line of the user's own code that is running, such as "train.py:12"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        file = _own_file(frame.f_code.co_filename)
-        if file is not None:
-            return f"{file}:{frame.f_lineno}"
+        name = frame.f_code.co_filename
+        place = _place(name, frame.f_lineno) or (_original_place() if AUTOGRAPH in name else None)
+        if place is not None:
+            return place
         frame = frame.f_back
     return None
+
+
+def _original_place() -> str | None:
+    """AutoGraph runs a copy of the user's code. TensorFlow knows the lines of the original."""
+    tf_stack = sys.modules.get("tensorflow.python.util.tf_stack")
+    entries = tf_stack.extract_stack() if tf_stack else ()
+    places = (_place(entry.filename, entry.lineno) for entry in reversed(entries) if hasattr(entry, "filename"))
+    return next(filter(None, places), None)
+
+
+def _place(name: str, line: int) -> str | None:
+    file = _own_file(name)
+    return None if file is None else f"{file}:{line}"
 
 
 @functools.lru_cache(maxsize=None)

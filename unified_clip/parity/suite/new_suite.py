@@ -84,7 +84,7 @@ def _text(chosen: Mapping[Path, float], directory: Path, frameworks: Sequence[st
     ]
     text = atomic_files.read_text(NEW_SUITE)
     template = jinja2.Template(text, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    return template.render(
+    rendered: str = template.render(
         frameworks="\n".join(frameworks),
         gradients="\n".join(tables) or EXAMPLE,
         names=f"[{', '.join(map(_string, names))}]",
@@ -92,6 +92,7 @@ def _text(chosen: Mapping[Path, float], directory: Path, frameworks: Sequence[st
         thresholds=thresholds,
         why=_why(norms, usable),
     )
+    return rendered
 
 
 def notes(norms: Mapping[Path, float]) -> Iterator[str]:
