@@ -1,7 +1,11 @@
 """`unified-clip record --check` finds what a script in tests/data/run_check does otherwise than its configuration.
 
-Lines of a script that begin with `#:` are its configuration. Each line with a finding ends with its kind and its steps,
-as in `# found: missing 1; drift 2 to 3`.
+A file has the script of most cases, and then, for each case, the lines that take the place of `...`: first those that
+are not indented, then the indented ones. After `@@`, a case is a whole script.
+
+A line that begins with `@ ` belongs to the case's configuration. What it does not set, if it sets no rule, is the
+global norm with the threshold 1.0 and the framework's family. Each line with a finding ends with its kind and its
+steps, as in `# found: missing 1; drift 2 to 3`.
 """
 
 from __future__ import annotations
@@ -9,7 +13,10 @@ from __future__ import annotations
 import gc
 import re
 import runpy
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support.tiers import where
@@ -18,32 +25,51 @@ from unified_clip import ClipConfig, record
 from unified_clip.check import run_check
 from unified_clip.recording import runs
 
-SCRIPTS = Path(__file__).parents[1] / "data" / "run_check"
+FILES = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "run_check").iterdir()}
+FAMILIES = {"torch": "pytorch", "tensorflow": "tensorflow", "paddle": "paddle", "jax": "paddle"}
 FOUND = re.compile(r"# found: (.*)")
 STEPS = re.compile(r"Steps? (.*)\.$")
 
 
-def scripts(framework: str) -> list[Path]:
-    return sorted((SCRIPTS / framework).glob("*.py"))
+class Case(NamedTuple):
+    title: str
+    config: ClipConfig
+    script: list[str]
+
+
+def cases(framework: str) -> Iterator[Case]:
+    common, *blocks = FILES[framework].read_text().split("\n== ")
+    before, between, after = (part.splitlines() for part in re.split(r"\n *\.\.\.\n", common))
+    for title, *lines in (block.splitlines() for block in blocks):
+        config = tomllib.loads("\n".join(line[2:] for line in lines if line.startswith("@ ")))
+        if "rule" not in config:
+            config = {"rule": "global_norm", "threshold": 1.0, "family": FAMILIES[framework], **config}
+        script = [line for line in lines if not line.startswith("@ ")]
+        if script[0] == "@@":
+            script = script[1:]
+        else:
+            inner = [line for line in script if line.startswith(" ")]
+            script = [*before, *(line for line in script if line not in inner), *between, *inner, *after]
+        yield Case(title, ClipConfig.model_validate(config), script)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     framework = metafunc.config.getoption("--framework").partition("-")[0]
-    metafunc.parametrize("script", [pytest.param(path, id=path.stem) for path in scripts(framework)])
+    all_cases = cases(framework) if framework in FILES else ()
+    metafunc.parametrize("case", [pytest.param(case, id=case.title) for case in all_cases])
 
 
-@where(lambda kit: bool(scripts(kit.name)))
+@where(lambda kit: kit.name in FILES)
 @pytest.mark.filterwarnings("ignore:.*No clip calls were recorded:unified_clip.ClipWarning")
-def test_each_finding_is_at_its_line(script: Path, tmp_path: Path) -> None:
-    lines = script.read_text().splitlines()
-    clip = tmp_path / "clip.toml"
-    clip.write_text("\n".join(line[2:].strip() for line in lines if line.startswith("#:")))
-    found = [(number, FOUND.search(line)) for number, line in enumerate(lines, start=1)]
+def test_each_finding_is_at_its_line(case: Case, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("\n".join(case.script))
+    found = [(number, FOUND.search(line)) for number, line in enumerate(case.script, start=1)]
     wanted = [(number, text) for number, match in found if match for text in match[1].split("; ")]
     gc.collect()  # models of earlier scripts, whose parameters have the same names
-    with record(tmp_path / "run.jsonl", norms=ClipConfig.load(clip).uses_names):
+    with record(tmp_path / "run.jsonl", norms=case.config.uses_names):
         runpy.run_path(str(script))
-    report = run_check.check(runs.read(tmp_path / "run.jsonl"), ClipConfig.load(clip), clip)
+    report = run_check.check(runs.read(tmp_path / "run.jsonl"), case.config, Path("clip.toml"))
     texts = [f"{each.kind} {STEPS.search(each.effect)[1]}" for each in report.findings]  # type: ignore[index]
     assert sorted(zip([each.line for each in report.findings], texts, strict=True)) == sorted(wanted)
     assert all(each.path.endswith(script.name) for each in report.findings)

@@ -140,23 +140,3 @@ def test_namespaces_have_no_arithmetic() -> None:
         operators = [node.op for node in nodes if isinstance(node, ast.BinOp)]
         assert not [op for op in operators if not isinstance(op, ast.BitOr)], "| makes types"
         assert not [node for node in nodes if isinstance(node, ast.Compare | ast.If)]
-
-
-def is_module(path: Path) -> bool:
-    return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
-
-
-def test_relative_imports_name_modules_that_exist() -> None:
-    """The check includes lazy imports, which possibly no other test runs."""
-    missing = []
-    for path in FILES.values():
-        for node in syntax.nodes(path):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-                if base.is_dir():
-                    start = (base / "__init__.py").read_text()
-                    names = [alias.name for alias in node.names if alias.name not in start and base.name != "_native"]
-                    missing += [f"{path}: {name}" for name in names if not is_module(base / name)]
-                elif not is_module(base):
-                    missing.append(f"{path}: {node.module}")
-    assert missing == []

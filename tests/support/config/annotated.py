@@ -5,9 +5,12 @@
     -- a.py
     clip_grad_norm_(model.parameters(), 5.0)  # clip: drift 5
 
-A line that begins with @ belongs to clip.toml. Without a line that begins with --, the file is a.py. An annotation
-lists the results of all clips of a line, and a threshold that differs. In a file without comments, it follows the
-file's name. To write the annotations of all cases as the check is now, run this file, and read the diff.
+A line that begins with @ belongs to clip.toml, which accepts other families unless it has a table [check]. Without a
+line that begins with --, the file is a.py. An annotation lists the results of all clips of a line, and a threshold that
+differs. It also lists where a clip is missing, and entries of clip.toml without effect: "unused". In a file without
+comments, it follows the file's name.
+
+To write the annotations of all cases as the check is now, run this file, and read the diff.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 CASES = Path(__file__).parents[2] / "data/check/cases"
-CLIP_CONFIG = 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n{}\n[check]\nnearest = ["**"]\n'
+CLIP_CONFIG = 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n'
+NEAREST = '\n[check]\nnearest = ["**"]\n'
 MARK = re.compile(r"\s*# clip: (.*)$")
 WITH_COMMENTS = re.compile(r"\.(py|sh|ya?ml|toml|gin)$")
 
@@ -39,13 +43,17 @@ class Case(NamedTuple):
 def cases(path: Path) -> Iterator[Case]:
     for block in path.read_text().split("== ")[1:]:
         title, *lines = block.rstrip("\n").split("\n")
-        config = [line.removeprefix("@ ") for line in lines if line.startswith("@ ")]
-        lines = [line for line in lines if not line.startswith("@ ")]
+        config: list[str] = []
         files: dict[str, list[str]] = {}
         clips: Clips = {}
         name = "a.py"
         for line in lines:
             text, mark = MARK.sub("", line), MARK.search(line)
+            if text.startswith("@ "):
+                config.append(text.removeprefix("@ "))
+                if mark is not None:
+                    clips["clip.toml", len(config)] = mark[1].split(", ")
+                continue
             if text.startswith("-- "):
                 name, text = text.removeprefix("-- "), ""
                 files[name] = []
@@ -58,13 +66,17 @@ def cases(path: Path) -> Iterator[Case]:
 
 def found(case: Case) -> Clips:
     """Check the files of a case in the working directory, which is empty."""
+    from unified_clip import ClipConfig
     from unified_clip.check import check_files, files_to_check
 
-    for name, text in {**case.files, "clip.toml": CLIP_CONFIG.format(case.config)}.items():
+    config = f"{CLIP_CONFIG}{case.config}{'' if '[check]' in case.config else NEAREST}"
+    for name, text in {**case.files, "clip.toml": config}.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)
     clip = Path("clip.toml")
-    report = check_files.check(clip, [Path()], files_to_check.files([Path()], clip))
+    rules = ClipConfig.load(clip).check
+    declared = [key.path for key in rules.key] if rules else []
+    report = check_files.check(clip, [Path()], files_to_check.files([Path()], clip, declared))
     thresholds = {
         (each.path, each.line, each.column, each.clip): f" {difference.found}"
         for each in report.findings
@@ -76,6 +88,12 @@ def found(case: Case) -> Clips:
         line = each.line if WITH_COMMENTS.search(each.path) else 0
         threshold = thresholds.get((each.path, each.line, each.column, each.clip), "")
         clips.setdefault((each.path, line), []).append(f"{each.result}{threshold}")
+    last = len(case.config.splitlines())
+    for each in report.findings:
+        if each.kind in ("missing", "unused"):
+            line = each.line - CLIP_CONFIG.count("\n") if each.path == "clip.toml" else each.line
+            if each.path != "clip.toml" or 0 < line <= last:
+                clips.setdefault((each.path, line), []).append(each.kind)
     return clips
 
 
@@ -85,14 +103,17 @@ def _updated(path: Path) -> str:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             clips = found(case)
-        name, number, lines = "a.py", 0, []
+        name, number, of_config, lines = "a.py", 0, 0, []
         for line in block.rstrip("\n").split("\n"):
             text = MARK.sub("", line)
+            is_config = text.startswith("@ ")
+            of_config += is_config
             if text.startswith("-- "):
                 name, number = text.removeprefix("-- "), 0
-            elif lines and not text.startswith("@ "):
+            elif lines and not is_config:
                 number += 1
-            results = clips.pop((name, number), None) if lines and not text.startswith("@ ") else None
+            place = ("clip.toml", of_config) if is_config else (name, number)
+            results = clips.pop(place, None) if lines else None
             lines.append(f"{text}  # clip: {', '.join(results)}" if results else text)
         assert not clips, (path.name, case.name, clips)
         blocks.append("\n".join(lines).rstrip("\n"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, DEEPSPEED, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 from unified_clip.check.rules.settings import MAY_BE_OFF
 from unified_clip.errors import ConfigError
@@ -57,27 +57,6 @@ def test_a_value_that_only_a_run_knows_is_unknown(check: Check, name: str) -> No
     assert results(check, name, "$CLIP" if name == "run.sh" else "clip(x)") == ["unknown"]
 
 
-READERS = {
-    "attribute": "import torch\n\ntorch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.grad_clip)\n",
-    "option": "import torch\n\np.add_argument('--optim.grad-clip', default=2.0)\n"
-    "torch.nn.utils.clip_grad_norm_(model.parameters(), p.parse_args().grad_clip)\n",
-}
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_a_clip_that_reads_a_declared_key_is_compared_at_the_key(check: Check, reader: str) -> None:
-    files = {"attribute.py": FILES["attribute.py"].format(1.0), "sub/train.py": READERS[reader]}
-    assert [each.result for each in check(files, CONFIG).clips] == ["same", "same"]
-    files["sub/train.py"] = READERS[reader].replace("clip_grad_norm_", "clip_grad_value_")
-    assert only_finding(check(files, CONFIG)).path == "sub/train.py", "the clip has another rule"
-
-
-def test_a_declared_key_that_no_file_has_is_a_finding(check: Check) -> None:
-    files = {"a.yaml": FILES["a.yaml"].format(1.0)}
-    other = CONFIG + KEY.format("global_norm").replace("grad_clip", "clip_grad")
-    assert [(each.kind, each.clip) for each in check(files, other).findings] == [("unused", "check.key 2")]
-
-
 @pytest.mark.parametrize(
     "entry", ['rule = "none"', 'rule = "global_norm"\noff = [null]', 'rule = "norm"\nthreshold = 1']
 )
@@ -86,48 +65,9 @@ def test_an_entry_that_says_nothing_about_a_clip_is_rejected(check: Check, entry
         check(FILES, CLIP_CONFIG + KEY.format("norm").replace('rule = "norm"', entry))
 
 
-OPTION = "import argparse\n\nargparse.ArgumentParser().add_argument('--grad-clip', type=float{})\n"
-
-
-@pytest.mark.parametrize("more", ["", ", required=True"])
-def test_an_option_without_default_is_unknown_until_a_checked_file_sets_it(check: Check, more: str) -> None:
-    files = {"train.py": OPTION.format(more), "ds.json": DEEPSPEED % "1.0"}
-    assert check(files).findings == [], "only an entry makes an option a clip"
-    config = CONFIG.replace("optim.grad_clip", "grad_clip")
-    finding = only_finding(check(files, config))
-    assert (finding.kind, finding.path, finding.line) == ("unknown", "train.py", 3)
-    assert check({**files, "run.sh": FILES["run.sh"].format(1.0)}, config).findings == []
-    assert only_finding(check({**files, "run.sh": FILES["run.sh"].format(5.0)}, config)).path == "run.sh"
-
-
 def test_a_file_that_cannot_be_read_is_unknown(check: Check) -> None:
     finding = only_finding(check({"a.yaml": "optim: {\n", "ok.yaml": FILES["a.yaml"].format(1.0)}, CONFIG))
     assert (finding.kind, finding.path) == ("unknown", "a.yaml")
-
-
-OTHERS = {
-    "another team": ("teamB/train.py", READERS["attribute"]),
-    "a second setting": ("a.yaml", "optim:\n  grad_clip: 1.0\nmax_grad_norm: 20.0\n"),
-    "a call on the same line": (
-        "a.py",
-        f"optim.grad_clip = 1.0; {READERS['attribute'].replace('optim.grad_clip', 'other')}",
-    ),
-    "a dotted key": ("a.yaml", "optim.grad_clip: 20.0\n"),
-    "a list": ("a.yaml", "optim:\n  grad_clip: [20.0, 1.0]\n"),
-    "a command in a list": ("a.yaml", "args: [--optim.grad-clip, '20.0']\n"),
-    "a product": ("a.gin", "optim.grad_clip = 1.0 * 20\n"),
-    "a changed value": ("a.py", "config.optim.grad_clip = 1.0\nconfig.optim.grad_clip *= 20\n"),
-}
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_a_declared_key_hides_no_other_clip(check: Check, other: str) -> None:
-    name, text = OTHERS[other]
-    config = CONFIG.replace('path = "*"', 'path = "teamA/*"') if "/" in name else CONFIG
-    text = text.replace("import torch\n\n", "") if other == "a call on the same line" else text
-    files = {"teamA/x.yaml" if "/" in name else "x.yaml": FILES["a.yaml"].format(1.0), name: text}
-    files = {key: f"import torch\n{value}" if key == "a.py" else value for key, value in files.items()}
-    assert {each.path for each in check(files, config).findings} == {name}
 
 
 @pytest.mark.parametrize("comment", ["# was lr, optim.grad_clip: 20.0\n", "; optim.grad_clip = 20.0\n"])
@@ -135,11 +75,10 @@ def test_a_comment_is_no_setting(check: Check, comment: str) -> None:
     assert check({"a.gin": comment + FILES["a.gin"].format(1.0)}, CONFIG).findings == []
 
 
-@pytest.mark.parametrize("value", ["none", '"None"', "false"])
-def test_a_word_of_off_is_no_clip(check: Check, value: str) -> None:
-    word = value.strip('"')
-    report = check({"a.yaml": FILES["a.yaml"].format(value)}, f'{CONFIG}off = ["{word}"]\n')
-    assert [(each.kind, each.differences[0].found) for each in report.findings] == [("drift", "none")]
+@pytest.mark.nightly
+def test_a_declared_key_hides_no_command_in_a_list(check: Check) -> None:
+    files = {"x.yaml": FILES["a.yaml"].format(1.0), "a.yaml": "args: [--optim.grad-clip, '20.0']\n"}
+    assert only_finding(check(files, CONFIG)).path == "a.yaml"
 
 
 @pytest.mark.parametrize("name", ["attribute.py", "a.yaml", "a.json"])

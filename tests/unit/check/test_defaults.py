@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.config.check_files import CLIP_CONFIG, Check, only_finding
+from support.config.check_files import Check, only_finding
 
 from unified_clip import cli
 
 AXOLOTL = "base_model: a\nsequence_len: 2048\n"
-MAXTEXT = "base_emb_dim: 2048\n"
 HF = "from transformers import TrainingArguments\n\nargs = TrainingArguments('out'{})\n"
 
 
@@ -34,18 +31,3 @@ def test_a_misspelt_key_is_no_default(check: Check, key: str) -> None:
     finding = only_finding(check({"a.yml": f"{AXOLOTL}{key}: 1.0\n"}))
     assert (finding.kind, finding.line) == ("unknown", 3)
     assert f"{key}: Axolotl does not read this key. Set max_grad_norm instead" in finding.does
-
-
-def test_the_nearest_rule_is_accepted_in_the_files_of_a_pattern(check: Check) -> None:
-    nearest = CLIP_CONFIG + '\n[check]\nnearest = ["tpu/**"]\n'
-    files = {f"{team}/a.yml": f"{MAXTEXT}gradient_clipping_threshold: 1.0\n" for team in ("tpu", "cpu")}
-    report = check(files, nearest)
-    assert (only_finding(report).path, [each.result for each in report.clips]) == ("cpu/a.yml", ["drift", "near"])
-    Path("cpu/a.yml").unlink()
-    assert check({}, nearest).findings == []
-
-
-def test_a_pattern_for_no_file_is_a_finding(check: Check) -> None:
-    rule = '\n[check]\nnearest = [\n  "gone/**",\n]\n'
-    finding = only_finding(check({"sft/a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, CLIP_CONFIG + rule))
-    assert (finding.kind, finding.clip, finding.line) == ("unused", 'check.nearest "gone/**"', 7)

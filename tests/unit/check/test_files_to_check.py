@@ -167,37 +167,3 @@ def test_an_inherited_clip_is_reported_once_where_it_stands(check: Check) -> Non
     assert report.notes[0].startswith(
         "a.yaml and 1 more file set no clip: the file inherits settings from other files, "
     )
-
-
-def test_a_base_file_without_a_clip_is_reported_where_it_stands(check: Check) -> None:
-    files = {"base.yaml": DETECTRON2, "a.yaml": "_BASE_: base.yaml\n" + DETECTRON2 + CLIP}
-    assert only_finding(check(files | {"b.yaml": "_BASE_: base.yaml\n" + DETECTRON2})).path == "base.yaml"
-
-
-def test_a_part_of_an_inherited_clip_is_unknown_and_not_hidden_by_the_clip_of_the_base_file(check: Check) -> None:
-    child = "_BASE_: base.yaml\n" + DETECTRON2 + "  CLIP_GRADIENTS: {CLIP_VALUE: 9.0}\n"
-    finding = only_finding(check({"base.yaml": DETECTRON2 + CLIP, "a.yaml": child}))
-    assert (finding.path, finding.line, finding.kind) == ("a.yaml", 4, "unknown")
-
-
-def test_a_vocabulary_with_the_words_of_a_configuration_is_none(check: Check) -> None:
-    vocabulary = '{"rule": 13233, "threshold": 30002, "version": 4464}\n'
-    assert check({"ds.json": DEEPSPEED % "1.0", "vocab.json": vocabulary}).findings == []
-
-
-@pytest.mark.parametrize(
-    ("name", "first", "is_read"),
-    [
-        ("launch", "#!/bin/bash", True),
-        ("launch", "#!/usr/bin/env -S bash -e", True),
-        ("launch", "#!/usr/bin/env python", False),
-        ("launch", "echo bash", False),
-        ("launch.txt", "#!/bin/bash", False),
-    ],
-)
-def test_a_file_without_a_suffix_is_read_if_its_first_line_names_a_shell(
-    check: Check, name: str, first: str, is_read: bool
-) -> None:
-    script = f"{first}\ntune run full --config a.yaml clip_grad_norm=5.0\n"
-    report = check({f"jobs/{name}": script, "ds.json": DEEPSPEED % "1.0"})
-    assert [(each.path, each.line) for each in report.findings] == [("jobs/launch", 2)] * is_read

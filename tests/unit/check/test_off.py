@@ -123,23 +123,6 @@ def test_the_edit_of_each_format_passes(check: Check, name: str) -> None:
     assert "ignored" in {each.result for each in report.clips}
 
 
-HYDRA = "_target_: lightning.pytorch.Trainer\nmax_epochs: 3\ngradient_clip_val: {}\n"
-PARTS = {f"conf/{name}.yaml": f"defaults: [default]\naccelerator: {name}\n" for name in ("cpu", "gpu", "tpu")}
-
-
-def test_one_finding_covers_all_files_that_inherit_a_clip_that_is_on(check: Check) -> None:
-    files = {**PARTS, "conf/default.yaml": HYDRA.format(2.0), "clip_by.toml": CLIP_CONFIG}
-    finding = only_finding(check(files, off_rule("conf/*.yaml")))
-    assert (finding.kind, finding.path) == ("drift", "conf/default.yaml")
-
-
-def test_a_file_that_changes_only_the_rule_of_an_inherited_clip_is_unknown(check: Check) -> None:
-    default = {"conf/default.yaml": HYDRA.format(1.0)}
-    value = {"conf/tpu.yaml": "defaults: [default]\ngradient_clip_algorithm: value\n"}
-    finding = only_finding(check({**PARTS, **default, **value}))
-    assert (finding.path, finding.kind) == ("conf/tpu.yaml", "unknown")
-
-
 def test_an_entry_without_a_threshold_approves_no_clip_if_the_configuration_has_none(check: Check) -> None:
     entry = '[[check.ignore]]\npath = "**"\nrule = "global_norm"\nreason = "by the code"\n'
     report = check({"train.py": "import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"}, f'rule = "none"\n{entry}')

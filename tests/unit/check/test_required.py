@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
 
 from unified_clip import cli
 from unified_clip.check.model import CheckReport
@@ -84,60 +84,6 @@ def test_a_missing_clip_is_in_every_report(
     check({"a.py": WITHOUT_CLIP}, CLIP_CONFIG)
     assert cli.main(["config", "check", "clip.toml", ".", "--format", format_]) == 1
     assert start in capsys.readouterr().out
-
-
-EACH = CLIP_CONFIG + '[check]\neach = ["research/*.py"]\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("def train(model, optimizer):\n    model(x).backward()\n    optimizer.step()\n", 2),
-        ("import torch\n\ngradients = torch.autograd.grad(loss, parameters)\n", 3),
-        ("from torch.autograd import grad\n\ngradients = grad(loss, parameters)\n", 3),
-        ("import tensorflow as tf\n\ngradients = tape.gradient(loss, model.trainable_variables)\n", 3),
-        ("import tensorflow.compat.v1 as tf\n\ntrain = tf.train.AdamOptimizer(1e-3).minimize(loss)\n", 3),
-        ("import jax\n\nstep = jax.jit(jax.value_and_grad(loss))\n", 3),
-        ("from flax import nnx\n\nstep = nnx.value_and_grad(loss)\n", 3),
-        ("import paddle\n\nloss.backward()\nopt.step()\n", 3),
-        ("import keras\n\nmodel.fit(data)\n", 3),
-        ("import lightning as L\n\nL.Trainer(max_epochs=1).fit(model)\n", 3),
-        ("import lightning as L\n\nL.Trainer(max_epochs=1).test(model)\n", 0),
-        ("import torch\n\nopt = torch.optim.AdamW(model.parameters())\n", 0),
-        ("from sklearn.svm import SVC\n\nSVC().fit(x, y)\n", 0),
-        ("from scipy import optimize\n\nx = optimize.minimize(f, x)\n", 0),
-        ("import numpy as np\n\nslope = np.gradient(x)\n", 0),
-        ("import deepspeed\n\nengine.backward(loss)\nengine.step()\n", 0),
-        ("loss.backward()\nopt.step()\n" + TORCH % "1.0", 0),
-    ],
-)
-def test_each_file_that_trains_has_to_clip(check: Check, text: str, line: int) -> None:
-    files = {"research/a.py": text, "research/b.py": TORCH % "1.0", "other.py": "loss.backward()\n"}
-    findings = check(files, EACH).findings
-    assert [(each.path, each.line, each.kind) for each in findings] == [("research/a.py", line, "missing")] * bool(line)
-
-
-def test_a_file_that_imports_a_clip_of_the_project_does_not_have_to_clip(check: Check) -> None:
-    train = "from lib.engine import step\n\nstep(loss)\nloss.backward()\n"
-    files = {"lib/engine.py": "from . import clips\n", "lib/clips.py": TORCH % "1.0", "research/a.py": train}
-    assert check(files, EACH).findings == []
-    files["research/a.py"] = "loss.backward()\n"
-    assert only_finding(check(files, EACH)).path == "research/a.py", "nothing imports the clip"
-
-
-@pytest.mark.parametrize(("approved", "kept"), [
-    ("", []),
-    ('rule = "none"\n', []),
-    ("threshold = 1.0\n", ["missing"]),
-    ('clip = "optax.clip"\n', ["missing", "unused"]),
-])  # fmt: skip
-def test_an_entry_of_ignore_accepts_a_file_that_trains_without_a_clip(
-    check: Check, approved: str, kept: list[str]
-) -> None:
-    files = {"research/a.py": "loss.backward()\n", "research/b.py": TORCH % "1.0"}
-    report = check(files, EACH + IGNORE.format("research/a.py") + approved)
-    assert sorted(each.kind for each in report.findings) == kept
-    assert [each.path for each in report.ignored] == ([] if kept else ["research/a.py"])
 
 
 def test_a_path_for_other_tools_needs_no_clip_beside_a_path_with_one(check: Check) -> None:

@@ -98,14 +98,6 @@ def test_check_numel_counts_the_elements_of_all_ranks(p: float) -> None:
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])
-def test_a_parameter_that_differs_between_ranks_is_named(p: float) -> None:
-    message = common_error(
-        3, lambda group: norm_of_ones(group, p=p, names=["a [2]", "b [3]" if group.rank else "c [3]"])
-    )
-    assert rows_of(message) == {"the parameter at position 1": {0: "c [3]", 1: "b [3]", 2: "b [3]"}}
-
-
-@pytest.mark.parametrize("p", [2.0, math.inf])
 def test_only_ranks_with_parameter_names_compare_them(p: float) -> None:
     known = ["a [2]", "b [3]"]
     norms, _ = run_ranks(3, lambda group: norm_of_ones(group, p=p, names=None if group.rank == 1 else known))

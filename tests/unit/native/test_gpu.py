@@ -94,9 +94,6 @@ def norms(gpu: Any, values: Sequence[np.ndarray]) -> list[float]:
 
 # -- norms
 
-
-# -- doubt
-
 TIES = [
     ([2.0**24, *[2.0**12] * 6, 3.0], "float32", 2.0**24 + 4), ([2.0**53, *[2.0**27] * 3, 3.0], "float64", 2.0**53 + 4),
 ]  # fmt: skip

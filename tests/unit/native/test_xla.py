@@ -151,28 +151,9 @@ def norms(arrays: Sequence[Any], shape: Sequence[int] = (), **attributes: Any) -
     return result.tolist()
 
 
-@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "int64"])
-def test_every_dtype(dtype: str) -> None:
-    arrays = [
-        np.array([[3.0, -4.0]], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype),
-        np.zeros((0, 2), "float32"),
-    ]
-    assert norms(arrays) == 5.0
-    assert norms(arrays[:1], p=1) == 7.0
-
-
 def test_a_norm_is_rounded_to_float32_unless_an_array_is_float64() -> None:
     assert norms([np.array([1.0, 1.0], "float32")]) == float(np.float32(math.sqrt(2)))
     assert norms([np.array([1.0], "float32"), np.array([1.0])]) == math.sqrt(2)
-
-
-def test_one_norm_for_each_array_and_for_each_member_of_a_batch() -> None:
-    batch = np.array([[3.0, 4.0], [6.0, 8.0], [0.0, 0.0]], "float32")
-    other = np.array([[12.0], [0.0], [1.0]], "float32")
-    assert norms([batch, other], [3]) == [13.0, 10.0, 1.0]
-    assert norms([batch, other], [3, 2], per_tensor=1) == [[5.0, 12.0], [10.0, 0.0], [0.0, 1.0]]
-    assert norms([batch[0], other[0]], [2], per_tensor=1) == [5.0, 12.0]
-    assert norms([np.zeros((0, 5), "float32")], [0]) == []
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
@@ -282,23 +263,33 @@ def tensorflow_norms(arrays: Sequence[Any], config: str, shape: Sequence[int] = 
     return ctypes.string_at(error[0], error[1]).decode() if error[4] & 255 else result.tolist()
 
 
+def norms_by_text(arrays: Sequence[Any], shape: Sequence[int] = (), per_tensor: int = 0, p: int = 2) -> Any:
+    batch = shape[0] if len(shape) > per_tensor else -1
+    return tensorflow_norms(arrays, f"{p} {per_tensor} {batch} 2", shape)
+
+
+of_both = pytest.mark.parametrize("norms_of", [norms, norms_by_text], ids=["XLA", "TensorFlow"])
+
+
+@of_both
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "int64"])
-def test_every_dtype_of_tensorflow(dtype: str) -> None:
+def test_every_dtype(norms_of: Any, dtype: str) -> None:
     arrays = [
         np.array([[3.0, -4.0]], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype),
         np.zeros((0, 2), "float32"),
     ]
-    assert tensorflow_norms(arrays, "2 0 -1 2") == 5.0
-    assert tensorflow_norms(arrays[:1], "1 0 -1 2") == 7.0
+    assert norms_of(arrays) == 5.0
+    assert norms_of(arrays[:1], p=1) == 7.0
 
 
-def test_one_norm_for_each_tensor_and_for_each_member_of_a_batch() -> None:
+@of_both
+def test_one_norm_for_each_array_and_for_each_member_of_a_batch(norms_of: Any) -> None:
     batch = np.array([[3.0, 4.0], [6.0, 8.0], [0.0, 0.0]], "float32")
     other = np.array([[12.0], [0.0], [1.0]], "float32")
-    assert tensorflow_norms([batch, other], "2 0 3 1", [3]) == [13.0, 10.0, 1.0]
-    assert tensorflow_norms([batch, other], "2 1 3 1", [3, 2]) == [[5.0, 12.0], [10.0, 0.0], [0.0, 1.0]]
-    assert tensorflow_norms([batch[0], other[0]], "2 1 -1 1", [2]) == [5.0, 12.0]
-    assert tensorflow_norms([np.zeros((0, 5), "float32")], "2 0 0 1", [0]) == []
+    assert norms_of([batch, other], [3]) == [13.0, 10.0, 1.0]
+    assert norms_of([batch, other], [3, 2], per_tensor=1) == [[5.0, 12.0], [10.0, 0.0], [0.0, 1.0]]
+    assert norms_of([batch[0], other[0]], [2], per_tensor=1) == [5.0, 12.0]
+    assert norms_of([np.zeros((0, 5), "float32")], [0]) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a string of libstdc++")

@@ -145,13 +145,6 @@ def test_write_with_nothing_to_change_needs_no_repository(run: Run) -> None:
     assert run(".", "--write", a=CLEAN)[0] == 0
 
 
-def test_a_second_run_changes_nothing(run: Run) -> None:
-    run(".", "--write", "--force", a=CERTAIN, b=FLAGGED)
-    before = {path.name: path.read_bytes() for path in Path.cwd().iterdir()}
-    run(".", "--write", "--force")
-    assert {path.name: path.read_bytes() for path in Path.cwd().iterdir()} == before
-
-
 def test_the_removed_option_report_names_what_to_do(run: Run) -> None:
     status, _, err = run(".", "--write", "--force", "--report", "out.json", a=CERTAIN)
     assert (status, Path("a.py").read_text()) == (2, CERTAIN)
