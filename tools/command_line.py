@@ -1,4 +1,4 @@
-"""Write docs/errors.md, and the tables of exit statuses in docs/cli.md."""
+"""Write docs/errors.md, and the table of exit statuses in docs/cli.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from unified_clip._command import codes, statuses
 from unified_clip._kit import markdown
 
-BEGIN = "<!-- {}: `python tools/command_line.py` writes this -->"
-END = "<!-- end of {} -->"
+BEGIN = "<!-- statuses: `python tools/command_line.py` writes this -->"
+END = "<!-- end of statuses -->"
 
 ERRORS = """<!-- `python tools/command_line.py` writes this page from unified_clip/_command/errors.toml -->
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     options = parser.parse_args(arguments)
-    pages = {"cli.md": with_tables((options.docs / "cli.md").read_text(encoding="utf-8")), "errors.md": errors()}
+    pages = {"cli.md": with_statuses((options.docs / "cli.md").read_text(encoding="utf-8")), "errors.md": errors()}
     for name, text in pages.items():
         path = options.docs / name
         if not options.check:
@@ -40,11 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def with_tables(text: str) -> str:
-    for name, part in (("statuses", all_statuses()), ("commands", by_command())):
-        before, rest = text.split(BEGIN.format(name))
-        text = f"{before}{BEGIN.format(name)}\n\n{part}\n\n{END.format(name)}{rest.split(END.format(name))[1]}"
-    return text
+def with_statuses(text: str) -> str:
+    table = markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in statuses.GENERAL.items()])
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
 
 
 def errors() -> str:
@@ -55,20 +54,6 @@ def errors() -> str:
 def section(group: str, entries: Sequence[codes.ErrorCode]) -> str:
     items = "\n".join(f"- **{code.code}: {code.title}** {code.remedies[0]}" for code in entries)
     return f"## {group}\n\n" + re.sub(r"docs/((?:\w+/)*[\w-]+\.md)", r"[\1](\1)", items)
-
-
-def all_statuses() -> str:
-    return markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in statuses.GENERAL.items()])
-
-
-def by_command() -> str:
-    columns = [statuses.DIFFERENT, statuses.INCOMPLETE]
-    rows = [
-        [f"`{command}`", *(meanings.get(status, "") for status in columns)]
-        for command, meanings in statuses.COMMANDS.items()
-        if {*columns} & {*meanings}
-    ]
-    return markdown.table(["command", *map(str, columns)], rows)
 
 
 if __name__ == "__main__":

@@ -142,23 +142,12 @@ def default(clip: Clip) -> str:
 
 
 def not_finite() -> str:
-    titles: dict[str, list[str]] = {}
-    for file_format in FORMATS.values():
-        if file_format.not_finite:
-            titles.setdefault(file_format.not_finite, []).append(file_format.title)
-    return markdown.table(
-        ["trainer", "a norm that is not finite"], [[", ".join(titles[text]), text] for text in titles]
-    )
+    return ", ".join(file_format.title for file_format in FORMATS.values() if file_format.not_finite) + "."
 
 
 def known() -> str:
     settings = tomllib.loads(UNSUPPORTED.read_text(encoding="utf-8"))["setting"]
-    return "\n".join(map(item, sorted(settings, key=lambda setting: setting["trainer"].lower())))
-
-
-def item(setting: dict[str, str]) -> str:
-    default = f" (default: {setting['default']})" if "default" in setting else ""
-    return f"- {setting['trainer']}: `{setting['key']}`{default}: {setting['meaning']}"
+    return "; ".join(sorted((setting["trainer"] for setting in settings), key=str.lower)) + "."
 
 
 if __name__ == "__main__":

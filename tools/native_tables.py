@@ -78,13 +78,17 @@ def tables(differences: Iterable[Difference]) -> str:
 
 
 def rows(what: str, group: Iterable[Difference]) -> list[list[str]]:
-    """Return the rows of what differs. Differences that have only other sizes share a row."""
+    """Return the rows of what differs. Differences that have only other sizes share a row, and so do frameworks whose
+    functions differ by the same sizes for the same reason."""
     sizes: dict[tuple[str, str, str], list[str]] = {}
     for each in group:
         sizes.setdefault((each.framework, each.function, each.why), []).append(each.by)
+    shared: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for (framework, function, why), by in sizes.items():
+        shared.setdefault((", ".join(dict.fromkeys(by)), why), []).append((framework, function))
     return [
-        ["" if index else what, framework, function, ", ".join(dict.fromkeys(by)), why]
-        for index, ((framework, function, why), by) in enumerate(sizes.items())
+        ["" if index else what, *(", ".join(dict.fromkeys(names)) for names in zip(*owners, strict=True)), by, why]
+        for index, ((by, why), owners) in enumerate(shared.items())
     ]
 
 

@@ -49,7 +49,7 @@ def test_the_commands_print_the_output_on_the_page(tmp_path: Path) -> None:
     run(tmp_path, "data.py")
     (first, wrong), (second, right) = PRINTED
     commands = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
-    of_old, of_new, _, again = commands
+    of_old, of_new, again = commands
     for command in (of_old, of_new):
         execute(tmp_path, command)
     assert_same(run(tmp_path, "-m", "unified_clip", *first.split()), wrong)

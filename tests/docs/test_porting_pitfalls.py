@@ -28,9 +28,9 @@ with unified_clip.record(sys.argv[2], norms=True):
 """
 
 
-def test_the_page_shows_parts_of_the_port() -> None:
-    clip, adam = re.findall(r"```python\n( .*?)```", PAGE.partition("## Embeddings")[2], re.DOTALL)
-    assert [part in SCRIPTS["embedding_torch"] for part in (clip, adam)] == [True, True]
+def test_the_page_shows_a_part_of_the_port() -> None:
+    (clip,) = re.findall(r"```python\n( .*?)```", PAGE.partition("## Embeddings")[2], re.DOTALL)
+    assert clip in SCRIPTS["embedding_torch"]
 
 
 def recorded(folder: Path, name: str, code: str) -> str:

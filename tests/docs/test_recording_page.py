@@ -1,4 +1,5 @@
-"""docs/recording.md: its example records what the page describes, and it names every field and cause."""
+"""docs/recording.md: its examples do what the page describes, and it names every cause. docs/recording_fields.md
+names every field."""
 
 from __future__ import annotations
 
@@ -18,12 +19,26 @@ from unified_clip.recording import recorded_run, runs
 
 DOCS, PACKAGE = Path(__file__).parents[2] / "docs", Path(unified_clip.__file__).parent
 PAGE = (DOCS / "recording.md").read_text(encoding="utf-8")
+FIELDS = (DOCS / "recording_fields.md").read_text(encoding="utf-8")
+SCRIPT, TRAINING, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.nightly
+def test_the_commands_print_the_output_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    ((commands, printed),) = re.findall(r"```console\n((?:\$ [^\n]*\n)+)(.*?)```", PAGE, re.DOTALL)
+    outputs = []
+    for command in commands.splitlines():
+        arguments = command.removeprefix("$ unified-clip ").split()
+        arguments = [sys.executable if argument == "python" else argument for argument in arguments]
+        outputs.append(run(tmp_path, "-m", "unified_clip", *arguments))
+    texts = [re.sub(r"\d+\.\d{6,}", "#", text) for text in ("".join(outputs), printed)]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.nightly
 def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
-    training, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    run(tmp_path, "-c", training)
+    run(tmp_path, "-c", TRAINING)
     recorded = runs.read(tmp_path / "run.jsonl")
     assert [line.step for line in recorded.lines] == [1, 2, 3]
     assert set(recorded.lines[0].parameters) == {"weight", "bias"}
@@ -38,15 +53,14 @@ def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_changed_counts_gradients_from_the_first_step_on(tmp_path: Path) -> None:
-    training, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     clip = "uc.clip_grad_norm_(model.parameters(), max_norm=1.0)"
-    assert clip in training
-    run(tmp_path, "-W", "ignore", "-c", training.replace(clip, "model.bias.grad.mul_(0.5)"))
+    assert clip in TRAINING
+    run(tmp_path, "-W", "ignore", "-c", TRAINING.replace(clip, "model.bias.grad.mul_(0.5)"))
     texts = (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(text).get("changed", "missing") for text in texts[1:]] == [1, 1, 1]
 
 
-TRAINING = """
+TWO_MODELS = """
 import torch
 
 models = [torch.nn.Linear(4, 1) for _ in range(2)]
@@ -64,7 +78,7 @@ for _ in range(3):
 @pytest.mark.nightly
 def test_the_check_of_a_run_prints_the_output_on_the_page(tmp_path: Path) -> None:
     clip = "torch.nn.utils.clip_grad_norm_(models[0].parameters(), 5.0)"
-    (tmp_path / "train.py").write_text(TRAINING.format(clip=clip).removeprefix("\n"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(TWO_MODELS.format(clip=clip).removeprefix("\n"), encoding="utf-8")
     (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0', encoding="utf-8")
     printed = run(tmp_path, *["-m", "unified_clip", "record", "--check", "clip.toml", "--"], sys.executable, "train.py")
     assert f"```text\n{printed}```" in (DOCS / "config-check.md").read_text(encoding="utf-8")
@@ -74,7 +88,7 @@ def test_every_field_is_on_the_page() -> None:
     tables = (runs.RecordedCall, runs.OptimizerStep, runs.LoggedNumbers, recorded_run.RecordedWarning, runs.Header)
     others = (runs.Parameter, recorded_run.RecordedProcess)
     fields = {field.alias or name: field for table in (*tables, *others) for name, field in table.model_fields.items()}
-    assert [name for name, field in fields.items() if not field.exclude and f"`{name}`" not in PAGE] == []
+    assert [name for name, field in fields.items() if not field.exclude and f"`{name}`" not in FIELDS] == []
 
 
 def causes(table: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/verify.md: its example prints the output on the page, and the page has every verdict."""
+"""docs/verify.md: its example and its correction print the output on the page, and the page has every verdict."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def test_the_port_from_paddle_to_pytorch_has_the_report_on_the_page(tmp_path: Pa
     run(tmp_path, "data.py")
     ((command, printed),) = re.findall(r"```console\n\$ unified-clip (.*?)\n(.*?)```", PAGE, re.DOTALL)
     assert without_numbers(run(tmp_path, "-m", "unified_clip", *command.split())) == without_numbers(printed)
+    ((name, diff),) = re.findall(r"```diff\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
+    code = scripts[name]
+    for old, new in re.findall(r"^-(.*\n)((?:\+.*\n)+)", diff, re.MULTILINE):
+        assert code.count(old) == 1
+        code = code.replace(old, re.sub(r"^\+", "", new, flags=re.MULTILINE))
+    (tmp_path / name).write_text(code, encoding="utf-8")
+    (last,) = re.findall(r"```text\n(.*)\n```", PAGE)
+    assert run(tmp_path, "-m", "unified_clip", *command.split()).splitlines()[-1] == last
 
 
 def without_numbers(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,13 +187,45 @@ def test_the_workflow_on_the_page_uses_inputs_of_the_action() -> None:
     assert inputs.keys() <= ACTION["inputs"].keys()
 
 
-def inputs_of_the_page() -> dict[str, str]:
+def jobs_of_the_page() -> dict[str, list[dict[str, Any]]]:
+    """Return the steps of each job of the workflow."""
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    (step,) = [
-        step for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "unified_clip" in step.get("uses", "")
-    ]
+    return {name: job["steps"] for name, job in yaml.safe_load(block)["jobs"].items()}
+
+
+def inputs_of_the_page() -> dict[str, str]:
+    (step,) = [step for step in jobs_of_the_page()["parity"] if "unified_clip" in step.get("uses", "")]
     inputs: dict[str, str] = step["with"]
     return inputs
+
+
+TRAINING = """import sys
+import torch
+assert sys.argv[1:] == ["--steps", "3"]
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(8, 4)).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), THRESHOLD)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("threshold", "status"), [("1.0", 0), ("5.0", 1)])
+@pytest.mark.parametrize("job", ["config", "training"])
+def test_the_other_jobs_of_the_page_find_another_threshold(
+    machine: Machine, job: str, threshold: str, status: int
+) -> None:
+    (machine.workspace / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0\n')
+    (machine.workspace / "train.py").write_text(TRAINING.replace("THRESHOLD", threshold))
+    machine.put("python", f'exec "{sys.executable}" "$@"')
+    *_, install, check = (step.get("run") for step in jobs_of_the_page()[job])
+    assert install.startswith('pip install "unified_clip[cli]@git+$UNIFIED_CLIP_URL')
+    completed = machine.run(check, {})
+    assert completed.returncode == status, completed.stderr
+    assert ("::error " in completed.stdout) == (status == 1)
 
 
 @pytest.mark.nightly
@@ -201,7 +234,7 @@ def test_the_steps_of_the_page_run_in_a_new_repository(machine: Machine) -> None
     machine.behave(RIGHT, frameworks=("numpy",))
     np.savez(machine.workspace / "gradients.npz", weight=np.ones(3, np.float32))
     git = "git init -q; git config user.name A; git config user.email a@b.c\n"
-    begin, accept, commit, take, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    begin, accept, commit, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     assert machine.run(begin, {}).returncode == 0
     (known,) = [code for code in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if code.startswith("known")]
     suite_file = machine.workspace / "parity" / "suite.toml"
@@ -213,7 +246,6 @@ def test_the_steps_of_the_page_run_in_a_new_repository(machine: Machine) -> None
     assert machine.run(git + commit, {}).returncode == 0
     tracked = machine.run("git ls-files", {}).stdout.split()
     assert tracked == [".gitignore", "gradients.npz", "parity/known.toml", "parity/suite.toml"]
-    assert machine.run(take, {}).returncode == 0
     jobs = {"github": lambda: machine.step(SUITE, **inputs_of_the_page()), "gitlab": lambda: gitlab(machine)}
     assert {name: job().returncode for name, job in jobs.items()} == {"github": 0, "gitlab": 0}
     machine.behave(CLIPS_AT_TWICE, frameworks=("numpy",))

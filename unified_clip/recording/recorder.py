@@ -47,10 +47,10 @@ def record(
     The recording contains the calls of unified_clip's functions and of the frameworks' own clip functions, such as
     `torch.nn.utils.clip_grad_norm_`. Calls inside `torch.compile` or `jit_compile=True` are not recorded.
 
-    The file has a line of JSON for each call. `docs/recording.md` lists the fields of a line. On a CPU, the line is
-    written when the call returns. On a GPU, a later call writes the line, after the device has computed the norm. After
-    a crash, all lines except the last one are readable. A recording changes no gradients and no results. If the disk is
-    full, the recording ends with a ClipWarning.
+    The file has a line of JSON for each call. `docs/recording_fields.md` lists the fields of a line. On a CPU, the line
+    is written when the call returns. On a GPU, a later call writes the line, after the device has computed the norm.
+    After a crash, all lines except the last one are readable. A recording changes no gradients and no results. If the
+    disk is full, the recording ends with a ClipWarning.
 
     Args:
         path: The file to write. Without `force`, the file must not exist.
@@ -75,7 +75,7 @@ def record(
         FileExistsError: The file exists when the `with` block begins, and `force` is False.
         OSError: The file cannot be created when the `with` block begins.
 
-    Source: unified_clip. docs/recording.md describes every field.
+    Source: unified_clip. docs/recording_fields.md describes every field.
 
     Example:
         >>> import json, pathlib, tempfile
