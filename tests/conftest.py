@@ -37,10 +37,11 @@ pytest.register_assert_rewrite("support.clip_cases", "support.page_examples", "s
 
 NEED_CLI = (
     "contract/test_config.py", "contract/test_parity_adapter.py", "contract/test_testing.py",
-    "frameworks/test_each_graph.py", "frameworks/test_each_known_differences.py",
+    "frameworks/test_each_graph.py",
     "frameworks/test_each_adaptive_in_graphs.py", "frameworks/test_each_config_in_graphs.py",
     "frameworks/test_each_native_recording.py", "frameworks/test_each_recorder_alone.py",
-    "frameworks/test_each_verify.py",
+    "frameworks/test_each_verify.py", "frameworks/test_each_adaptive_optimizers.py",
+    "frameworks/test_each_config_formats.py",
 )  # fmt: skip
 collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
 

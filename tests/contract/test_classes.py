@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.kits import Kit
+from support.settings_cases import CASES, clip_of
 
 from unified_clip import ClipWarning
 
@@ -111,54 +112,21 @@ def _no_settings(kit: Kit) -> object:
     kit.namespace.set_gradient_clip(None)
 
 
-def test_without_settings_gradients_are_unchanged(kit: Kit) -> None:
-    param_grads = make_param_grads(kit, [3.0], None)
-    clipped = kit.namespace.append_gradient_clip_ops(param_grads)
-    assert clipped[0][1] is param_grads[0][1]
-    assert rounded_gradients(kit, clipped) == [[3.0], None]
-
-
-def test_the_default_applies_to_all_and_none_removes_it(kit: Kit) -> None:
-    kit.namespace.set_gradient_clip(kit.namespace.GradientClipByGlobalNorm(1.0))
-    assert rounded_gradients(
-        kit, kit.namespace.append_gradient_clip_ops(make_param_grads(kit, [3.0], None, [4.0]))
-    ) == [
-        [0.6],
-        None,
-        [0.8],
-    ]
-    kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(2.0))
-    assert rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(make_param_grads(kit, [3.0], [1.0]))) == [
-        [2.0],
-        [1.0],
-    ]
-    kit.namespace.set_gradient_clip(None)
-    assert rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(make_param_grads(kit, [3.0]))) == [[3.0]]
-
-
-@pytest.mark.parametrize("own_first", [True, False])
-def test_the_clip_of_a_parameter_overrides_the_default(kit: Kit, own_first: bool) -> None:
-    param_grads = make_param_grads(kit, [3.0], [4.0], [5.0])
-    calls = [
-        lambda: kit.namespace.set_gradient_clip(kit.namespace.GradientClipByValue(0.5), param_list=[param_grads[1][0]]),
-        lambda: kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(2.0)),
-    ]
-    for call in calls if own_first else reversed(calls):
-        call()
-    assert rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(param_grads)) == [[2.0], [0.5], [2.0]]
-    kit.namespace.set_gradient_clip(None, param_list=[param_grads[1][0]])
-    assert rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(param_grads)) == [[2.0], [2.0], [2.0]]
-
-
-def test_groups_are_by_name_and_threshold(kit: Kit) -> None:
-    param_grads = make_param_grads(kit, [3.0], [4.0], [5.0], [12.0], [8.0])
-    by_global_norm, set_clip = kit.namespace.GradientClipByGlobalNorm, kit.namespace.set_gradient_clip
-    set_clip(by_global_norm(1.0, group_name="a"), param_list=[param_grads[0][0]])
-    set_clip(by_global_norm(1.0, group_name="a"), param_list=[param_grads[1][0]])
-    set_clip(by_global_norm(1.0, group_name="b"), param_list=[param_grads[2][0], param_grads[3][0]])
-    set_clip(by_global_norm(2.0, group_name="a"), param_list=[param_grads[4][0]])
-    result = rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(param_grads))
-    assert result == [[0.6], [0.8], [round(5 / 13, 6)], [round(12 / 13, 6)], [2.0]]
+def test_what_is_set_for_all_and_for_single_parameters(kit: Kit) -> None:
+    for title, (gradients, settings, expected) in CASES.items():
+        pairs = {name: (kit.parameter(name), kit.tensor([value])) for name, value in gradients.items()}
+        if title == "one needs no clip":
+            if kit.name not in ("torch", "tensorflow", "paddle"):
+                continue  # parameters are arrays, which have no attributes
+            pairs["c"][0].need_clip = False
+        kit.namespace.set_gradient_clip(None)
+        for setting, names in settings:
+            listed = None if names is None else [pairs[name][0] for name in names]
+            kit.namespace.set_gradient_clip(clip_of(kit.namespace, setting), param_list=listed)
+        given = [*pairs.values(), (kit.parameter(), None)]
+        clipped = kit.namespace.append_gradient_clip_ops(given)
+        assert rounded_gradients(kit, clipped) == [*([value] for value in expected), None], title
+        assert settings or all(one[1] is other[1] for one, other in zip(clipped, given, strict=True))
 
 
 def test_settings_refer_to_parameters_weakly(kit: Kit) -> None:

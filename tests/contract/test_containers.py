@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, UserDict, namedtuple
-from collections.abc import Iterator, MutableMapping
 
 import numpy as np
 import pytest
@@ -14,26 +13,13 @@ import unified_clip
 Pair = namedtuple("Pair", ["weight", "bias"])
 
 
-class Around(MutableMapping[str, object]):
-    """An object around a dict, which a shallow copy shares."""
+class Around(UserDict[str, object]):
+    """A mapping whose shallow copy shares its items."""
 
-    def __init__(self, items: dict[str, object]) -> None:
-        self._items = items
-
-    def __getitem__(self, key: str) -> object:
-        return self._items[key]
-
-    def __setitem__(self, key: str, value: object) -> None:
-        self._items[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._items[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
+    def __copy__(self) -> Around:
+        made = type(self)()
+        made.data = self.data
+        return made
 
 
 def clip(kit: Kit, container: object) -> object:

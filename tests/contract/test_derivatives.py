@@ -30,20 +30,6 @@ def test_at_or_below_the_threshold_the_derivative_is_the_identity(kit: Kit, limi
         np.testing.assert_array_equal(kit.derivative(function, point), [1.0, 1.0])
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("limit", [0.0, 1.0])
-def test_derivatives_at_zero_gradients_are_finite(kit: Kit, limit: float) -> None:
-    point = kit.tensor([0.0, 0.0])
-    for function in (
-        lambda x: kit.namespace.clip_by_global_norm([x], limit)[0][0],
-        lambda x: kit.namespace.clip_by_norm(x, limit),
-        lambda x: kit.namespace.clip_by_norm(x, limit, axes=[0]),
-    ):
-        np.testing.assert_array_equal(kit.derivative(function, point), [1.0, 1.0])
-    for p in (0.5, 1, 2, 3, math.inf):
-        np.testing.assert_array_equal(kit.derivative(lambda x, p=p: kit.namespace.get_total_norm([x], p), point), 0.0)
-
-
 @pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])
 def test_derivatives_of_norms_with_zero_elements(kit: Kit, p: float) -> None:
     point = [3.0, 0.0, -4.0, 0.0]
@@ -80,6 +66,7 @@ def test_derivatives_of_float64_and_16_bit_gradients(kit: Kit) -> None:
 CALLS = {
     "clip_by_global_norm": lambda kit, x: kit.namespace.clip_by_global_norm({"a": [x]}, 0.7)[0]["a"][0],
     "clip_by_norm": lambda kit, x: kit.namespace.clip_by_norm(x, 0.7),
+    "clip_by_norm to zeros": lambda kit, x: kit.namespace.clip_by_norm(x, 0.0),
     "clip_by_norm, axes": lambda kit, x: kit.namespace.clip_by_norm(x, 0.7, axes=[1]),
     "clip_by_value": lambda kit, x: kit.namespace.clip_by_value(x, -0.7, 0.3),
     "global_norm": lambda kit, x: kit.namespace.global_norm([x]),
@@ -88,22 +75,6 @@ CALLS = {
     "get_total_norm, 0.5": lambda kit, x: kit.namespace.get_total_norm([x], 0.5),
     "get_total_norm, inf": lambda kit, x: kit.namespace.get_total_norm([x], math.inf),
 }
-
-
-@where(lambda kit: "float64" in kit.floating)
-@pytest.mark.parametrize("name", CALLS)
-def test_derivatives_match_finite_differences(kit: Kit, name: str) -> None:
-    start = np.random.default_rng(6).standard_normal((2, 3))
-    function = partial(CALLS[name], kit)
-    derivative = kit.derivative(function, kit.tensor(start, "float64"))
-    step = 1e-6
-    for index in np.ndindex(start.shape):
-        sums = []
-        for sign in (1, -1):
-            moved = start.copy()
-            moved[index] += sign * step
-            sums.append(kit.array(function(kit.tensor(moved, "float64"))).sum())
-        assert derivative[index] == pytest.approx((sums[0] - sums[1]) / (2 * step), abs=1e-7)
 
 
 # -- closed forms
@@ -178,7 +149,6 @@ def check_finite(derivative: np.ndarray) -> None:
 
 
 @where(lambda kit, name: (kit.name, name) != ("paddle", "get_total_norm, inf"))
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", CALLS)
 def test_second_derivatives_at_zero_are_finite(kit: Kit, name: str) -> None:
     function = partial(CALLS[name], kit)

@@ -26,31 +26,18 @@ def values(kit: Kit, holders: list[object]) -> list[list[float] | None]:
     return [None if g is None else [round(x, 6) for x in kit.array(g).tolist()] for g in kit.kept(holders)]
 
 
-def test_where_tensors_can_be_written_anything_iterable_will_do(kit: Kit) -> None:
-    if not kit.writable:
-        return
+@where(lambda kit: kit.writable)
+def test_one_tensor_is_written_where_it_is(kit: Kit) -> None:
+    """Any container is a case of test_property.py."""
     for function in names(kit):
-        for wrap in (tuple, iter, lambda holders: dict(enumerate(holders)).values()):
-            holders = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
-            function(wrap(holders))
-            assert values(kit, holders) == [[0.6], [0.8]]
-        (holder,) = kit.in_place([kit.tensor([3.0, 4.0])])
+        gradient = kit.tensor([3.0, 4.0])
+        (holder,) = kit.in_place([gradient])
         function(holder)
-        assert values(kit, [holder]) == [[0.6, 0.8]]
+        np.testing.assert_allclose(kit.array(gradient), [0.6, 0.8], rtol=1e-6)
 
 
-def test_the_gradient_object_stays_where_it_can_be_written(kit: Kit) -> None:
-    if not kit.writable:
-        return
-    gradient = kit.tensor([3.0, 4.0])
-    holders = kit.in_place([gradient])
-    kit.namespace.clip_grad_norm_(holders, 1.0)
-    np.testing.assert_allclose(kit.array(gradient), [0.6, 0.8], rtol=1e-6)
-
-
+@where(lambda kit: not kit.writable)
 def test_where_tensors_cannot_be_written_only_lists_and_dicts_can_be_updated(kit: Kit) -> None:
-    if kit.writable:
-        return
     tensors = [kit.tensor([3.0]), kit.tensor([4.0])]
     for container in (tuple(tensors), iter(tensors), tensors[0], {"a": tensors[0]}.values(), [iter(tensors)]):
         with pytest.raises(TypeError, match="clip_by_global_norm"):
@@ -58,9 +45,8 @@ def test_where_tensors_cannot_be_written_only_lists_and_dicts_can_be_updated(kit
     assert values(kit, tensors) == [[3.0], [4.0]]
 
 
+@where(lambda kit: kit.writable)
 def test_the_same_memory_listed_twice_counts_and_is_scaled_once(kit: Kit) -> None:
-    if not kit.writable:
-        return
     for function in names(kit):
         gradient = kit.tensor([3.0, 4.0])
         (holder,) = kit.in_place([gradient])
@@ -74,18 +60,16 @@ def test_the_same_memory_listed_twice_counts_and_is_scaled_once(kit: Kit) -> Non
         assert float(kit.array(norm)) == 5.0
 
 
+@where(lambda kit: not kit.writable)
 def test_every_entry_counts_where_tensors_cannot_be_written(kit: Kit) -> None:
     """In these frameworks, the gradients of `a` and `b` in `a + b` are one tensor."""
-    if kit.writable:
-        return
     tensor = kit.tensor([3.0, 4.0])
     gradients = [tensor, tensor]
     assert kit.array(kit.namespace.clip_grad_norm_(gradients, 1.0)) == np.float32(50**0.5)
 
 
+@where(lambda kit: kit.on_parameters)
 def test_gradients_in_place_of_parameters_warn(kit: Kit) -> None:
-    if not kit.on_parameters:
-        return
     for function in [*names(kit), lambda given: kit.namespace.clip_grad_value_(given, 1.0)]:
         tensors = [kit.tensor([3.0]), kit.tensor([4.0])]
         with pytest.warns(unified_clip.ClipWarning, match="takes parameters") as caught:
@@ -94,9 +78,8 @@ def test_gradients_in_place_of_parameters_warn(kit: Kit) -> None:
         assert kit.array(tensors[0]).tolist() == [3.0]
 
 
+@where(lambda kit: kit.on_parameters)
 def test_a_gradient_beside_parameters_warns(kit: Kit) -> None:
-    if not kit.on_parameters:
-        return
     for function in [*names(kit), lambda given: kit.namespace.clip_grad_value_(given, 1.0)]:
         holders = [*kit.in_place([kit.tensor([3.0])]), kit.tensor([4.0])]
         with pytest.warns(unified_clip.ClipWarning, match="the tensor at position 1 cannot have a gradient"):
@@ -122,11 +105,10 @@ def every_name(kit: Kit) -> list[Callable[[object], object]]:
     ]
 
 
+@where(lambda kit: kit.on_parameters)
 @pytest.mark.parametrize("with_others", [False, True])
 def test_a_gradient_in_main_grad_only_is_an_error(kit: Kit, with_others: bool) -> None:
     """Megatron's wrapper and other libraries accumulate gradients in `main_grad`."""
-    if not kit.on_parameters:
-        return
     for function in every_name(kit):
         (first,), second = kit.in_place([kit.tensor([3.0])]), kit.parameter()
         second.main_grad = kit.tensor([4.0])
@@ -135,9 +117,8 @@ def test_a_gradient_in_main_grad_only_is_an_error(kit: Kit, with_others: bool) -
         assert values(kit, [first]) == [[3.0]]
 
 
+@where(lambda kit: kit.on_parameters)
 def test_main_grad_of_a_parameter_that_takes_no_part_is_ignored(kit: Kit) -> None:
-    if not kit.on_parameters:
-        return
     for function in names(kit):
         (first,), left_out, frozen = kit.in_place([kit.tensor([3.0, 4.0])]), kit.parameter(), kit.parameter()
         left_out.need_clip = False
@@ -167,9 +148,8 @@ def test_need_clip_leaves_a_gradient_out_of_the_norm_and_of_the_scaling(kit: Kit
         assert values(kit, holders) == [[0.6, 0.8], [12.0]]
 
 
+@where(lambda kit: kit.name == "numpy")
 def test_memory_that_cannot_be_written_is_refused_before_any_write(kit: Kit) -> None:
-    if kit.name != "numpy":
-        return
     good = np.array([30.0])
     read_only = np.array([40.0])
     read_only.flags.writeable = False
@@ -186,9 +166,8 @@ def test_memory_that_cannot_be_written_is_refused_before_any_write(kit: Kit) -> 
         assert good.tolist() == [30.0]
 
 
+@where(lambda kit: kit.name == "numpy")
 def test_overlapping_gradients_are_refused_and_disjoint_views_are_not(kit: Kit) -> None:
-    if kit.name != "numpy":
-        return
     base = np.arange(12, dtype=np.float64)
     before = base.tolist()
     for a, b in ((base[:7], base[6:]), (base[::2], base[::3]), (base.reshape(3, 4)[:2], base[4:])):

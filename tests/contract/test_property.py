@@ -205,12 +205,15 @@ def test_any_bounds_limit_each_element(kit: Kit, data: st.DataObject, dtype: str
     beside = [bound + sign * step for bound in (low, high) for sign in (-1, 0, 1) if math.isfinite(bound)]
     array = reference.array([*situations.SPECIAL, -3.0, 0.5, 9.0, *beside], dtype)
     expected = reference.clamped(array, low, high)
-    form = data.draw(st.sampled_from(["numbers", "float64 array", "instance", "rows"]))
+    forms = ["numbers", "float64 array", "instance", "rows", *["float64 tensor"] * ("float64" in kit.floating)]
+    form = data.draw(st.sampled_from(forms))
     tensor = kit.tensor(array, dtype)
     if form == "instance":
         got = kit.namespace.GradientClipByValue(max=high, min=low)([("name", tensor)])[0][1]
     elif form == "float64 array":
         got = kit.namespace.clip_by_value(tensor, np.full(array.shape, low), high)
+    elif form == "float64 tensor":
+        got = kit.namespace.clip_by_value(tensor, low, kit.tensor(np.full(array.shape, high), "float64"))
     elif form == "rows":
         rows = kit.namespace.clip_by_value(kit.tensor([array, array], dtype), low, np.full(array.shape, high))
         got = kit.tensor(kit.array(rows)[1], dtype)

@@ -1,9 +1,13 @@
-"""The quickstart's example for this framework runs, and so do the calls of a configuration in docs/config.md."""
+"""Examples of pages for this framework run: the quickstart, the calls of docs/config.md, and docs/own-functions.md."""
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,3 +69,16 @@ def test_a_call_of_the_table_clips_what_is_not_excluded(kit: Kit, have: str, cal
     clipped = run(kit, call, ClipConfig.load("clip.toml"))
     np.testing.assert_allclose(clipped["weight"].ravel(), 0.5**0.5, rtol=1e-6)
     assert clipped["bias"].tolist() == [3.0]
+
+
+@where(lambda kit: kit.name == "paddle" and kit.exact)
+def test_a_class_of_paddle_is_called_by_the_function_of_the_page(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "own-functions.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(from ourclip import OurClip.*?)```", page, re.DOTALL)
+    module = SimpleNamespace(OurClip=importlib.import_module("paddle").nn.ClipGradByGlobalNorm)
+    monkeypatch.setitem(sys.modules, "ourclip", module)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    gradient = kit.tensor([3.0, 4.0])
+    (clipped,) = scope["clip_by_global_norm"]([gradient], 2.5)
+    assert [each.tolist() for each in (gradient, clipped)] == [[3.0, 4.0], [1.5, 2.0]]

@@ -179,17 +179,6 @@ def test_norms_of_gradients_and_weights_have_names(kit: Kit, tmp_path: Path) -> 
     }
 
 
-def test_the_keys_of_dicts_are_names(kit: Kit, tmp_path: Path) -> None:
-    grads = {"layer": {"weight": kit.tensor([3.0, 4.0]), "bias": kit.tensor([1.0])}}
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
-        kit.namespace.clip_by_global_norm(grads, 1.0)
-    (line,) = events_of(tmp_path / "run.jsonl")
-    assert line["parameters"] == {  # gradients without weights
-        "layer.weight": {"shape": [2], "norm": 5.0, "sample": [3.0, 4.0, 3.0, 4.0]},
-        "layer.bias": {"shape": [1], "norm": 1.0, "sample": [1.0, 1.0]},
-    }
-
-
 def test_nan_and_inf_are_counted_on_the_host_path(kit: Kit, tmp_path: Path) -> None:
     bad = [kit.tensor([math.nan, math.inf, 1.0]), kit.tensor([math.nan])]
     with unified_clip.record(tmp_path / "run.jsonl"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -118,11 +119,6 @@ def test_integers_and_booleans_are_no_gradients(kit: Kit, dtype: str) -> None:
         gradients.check()
 
 
-def test_booleans_cannot_be_clipped_by_value_either(kit: Kit) -> None:
-    with pytest.raises(TypeError, match="bool"):
-        kit.namespace.clip_by_value(kit.tensor([True], "bool"), 0, 1)
-
-
 def test_what_is_no_tensor(kit: Kit) -> None:
     for wrong in (3.0, 3, 1j):
         with pytest.raises(TypeError, match="position 1 is the plain number"):
@@ -173,38 +169,99 @@ def test_a_tensor_of_another_framework_is_named_with_its_namespace(kit: Kit) -> 
             call()
 
 
-@pytest.mark.parametrize("bound", ["1", None, True, 1j, [1.0]])
-def test_bounds_that_are_no_numbers(kit: Kit, bound: object) -> None:
-    with pytest.raises(TypeError, match="clip_value_min is"):
-        kit.namespace.clip_by_value(kit.tensor([1.0]), bound, 2.0)
-    with pytest.raises(TypeError, match="clip_value_max is"):
-        kit.namespace.clip_by_value(kit.tensor([1.0]), -2.0, bound)
+Rejection = tuple[Callable[[Kit], object], type[Exception], str]
 
 
-def test_bounds_in_the_wrong_order(kit: Kit) -> None:
-    with pytest.raises(ValueError, match=r"the lower bound \(2.0\) is above the upper bound \(1.0\)\. Swap them"):
-        kit.namespace.clip_by_value(kit.tensor([1.0]), 2.0, 1.0)
+def by_value(values: object, low: object, high: object, dtype: str = "float32") -> Callable[[Kit], object]:
+    """A bound that is an array becomes a tensor."""
+
+    def call(kit: Kit) -> object:
+        bounds = (kit.tensor(each, each.dtype.name) if isinstance(each, np.ndarray) else each for each in (low, high))
+        return kit.namespace.clip_by_value(kit.tensor(values, dtype), *bounds)
+
+    return call
 
 
-@pytest.mark.parametrize(
-    ("axes", "error", "message"),
-    [(2, ValueError, "axis 2"), (-3, ValueError, "axis -3"), ([0, 0], ValueError, "twice"),
-     ([0, -2], ValueError, "twice"), ("0", TypeError, "axes is"), (0.5, TypeError, "axes is"),
-     (True, TypeError, "axes is")],
-)  # fmt: skip
-def test_axes(kit: Kit, axes: object, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        kit.namespace.clip_by_norm(kit.tensor([[1.0, 2.0]]), 1.0, axes=axes)
+def by_norm(values: object, axes: object) -> Callable[[Kit], object]:
+    return lambda kit: kit.namespace.clip_by_norm(kit.tensor(values), 1.0, axes=axes)
 
 
-def test_a_tensor_without_axes_has_no_axis_to_pass(kit: Kit) -> None:
-    with pytest.raises(ValueError, match=r"axes has axis 0, and t has 0 axes\. Leave axes out"):
-        kit.namespace.clip_by_norm(kit.tensor(2.0), 1.0, axes=0)
+def made(name: str, **options: object) -> Callable[[Kit], object]:
+    return lambda kit: getattr(kit.namespace, name)(**options)
 
 
-def test_group_names_are_strings(kit: Kit) -> None:
-    with pytest.raises(TypeError, match="group_name is 3"):
-        kit.namespace.GradientClipByGlobalNorm(1.0, group_name=3)
+def floats(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+BOUNDS: list[Rejection] = [
+    *((by_value([1.0], wrong, 2.0), TypeError, "clip_value_min is") for wrong in ("1", None, True, 1j, [1.0])),
+    *((by_value([1.0], -2.0, wrong), TypeError, "clip_value_max is") for wrong in ("1", None, True, 1j, [1.0])),
+    (by_value([1.0], 2.0, 1.0), ValueError, r"the lower bound \(2.0\) is above the upper bound \(1.0\)\. Swap them"),
+    (by_value([1.0], math.nan, 1.0), ValueError, "NaN"),
+    (by_value([1.0], -1.0, math.nan), ValueError, "NaN"),
+    *(
+        (by_value([0.0, 0.0], np.zeros(shape, np.float32), 1.0), ValueError, "does not broadcast")
+        for shape in ((3,), (2, 2), (1, 1, 2))
+    ),
+    *(
+        (by_value([1.0, 2.0], 0.0, np.ones(2, dtype)), TypeError, f"clip_value_max is a tensor of {dtype}")
+        for dtype in ("complex64", "bool")
+    ),
+    (by_value([True], 0, 1, "bool"), TypeError, "bool"),
+    (by_value([0, 5], 0.5, 7, "int8"), TypeError, "whole number"),
+    (by_value([1, 2], np.int32([0, 1]), np.int32([1, 2]), "int8"), TypeError, "Pass both with the same dtype"),
+    (by_value([3 + 4j], -1.0, 1.0, "complex64"), TypeError, "no order"),
+]
+READ_BOUNDS: list[Rejection] = [
+    *(
+        (by_value([0.0, 0.0], low, high), ValueError, "above the upper bound")
+        for low, high in ((floats(1, 2), floats(2, 1)), (floats(3, 3), 2.0), (0.0, floats(1, -1)))
+    ),
+    (by_value([1.0, 2.0], np.float32([math.nan]), 1.0), ValueError, "NaN"),
+    (by_value([1.0, 2.0], floats(math.nan, 1.0), 1.0), ValueError, "NaN"),
+]
+"""Their tensors are read, which is not done on GPUs."""
+
+CLASSES: list[Rejection] = [
+    *(
+        row
+        for name in ("GradientClipByValue", "ErrorClipByValue")
+        for row in (
+            (made(name, max=1.0, min=2.0), ValueError, "Swap"),
+            (made(name, max=-1.0), ValueError, "Pass `min` too"),
+            (made(name, max=math.nan, min=-1.0), ValueError, "NaN"),
+            (made(name, max=1.0, min=math.nan), ValueError, "NaN"),
+            *((made(name, max=wrong), TypeError, "max is") for wrong in ("1", None, True)),
+        )
+    ),
+    (made("GradientClipByGlobalNorm", clip_norm=1.0, group_name=3), TypeError, "group_name is 3"),
+]
+AXES: list[Rejection] = [
+    (by_norm([[1.0, 2.0]], 2), ValueError, "axis 2"),
+    (by_norm([[1.0, 2.0]], -3), ValueError, "axis -3"),
+    *((by_norm([[1.0, 2.0]], axes), ValueError, "twice") for axes in ([0, 0], [0, -2])),
+    *((by_norm([[1.0, 2.0]], axes), TypeError, "axes is") for axes in ("0", 0.5, True)),
+    (by_norm(2.0, 0), ValueError, r"axes has axis 0, and t has 0 axes\. Leave axes out"),
+]
+
+
+@pytest.mark.parametrize("rejections", [BOUNDS + CLASSES, AXES, READ_BOUNDS], ids=["bounds", "axes", "tensors"])
+@where(lambda kit, rejections: kit.reads_tensors or rejections is not READ_BOUNDS)
+def test_bounds_and_axes(kit: Kit, rejections: list[Rejection]) -> None:
+    for call, error, message in rejections:
+        with pytest.raises(error, match=message):
+            call(kit)
+
+
+def test_complex_gradients_have_no_order(kit: Kit) -> None:
+    tensor = kit.tensor([3 + 4j], "complex64")
+    for clip in (
+        lambda: kit.namespace.GradientClipByValue(1.0)([(kit.parameter(), tensor)]),
+        lambda: kit.namespace.clip_grad_value_(kit.in_place([tensor]), 1.0),
+    ):
+        with pytest.raises(TypeError, match="no order"):
+            clip()
 
 
 def test_the_path_setting_is_checked(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:

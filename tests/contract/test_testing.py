@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from support.kits import Kit
@@ -44,12 +42,3 @@ def test_sparse_gradients_are_what_they_stand_for(kit: Kit) -> None:
     assert_gradients_equal([sparse], [np.array([[2.0], [0.0], [5.0], [0.0]], np.float32)])
     with pytest.raises(AssertionError, match=r"\[2, 0\]: a is 5.0 .*, b is 1.0 "):
         assert_gradients_equal([sparse], [np.array([[2.0], [0.0], [1.0], [0.0]], np.float32)])
-
-
-def test_what_is_no_gradient_is_refused(kit: Kit) -> None:
-    given: list[Any] = [1.0, np.array([True])]
-    if kit.namespace.BACKEND.is_parameter(kit.parameter()):  # elsewhere parameters are arrays like any others
-        given.append(kit.parameter())
-    for one in given:
-        with pytest.raises(TypeError, match=r"position 0 .*(has dtype|is)"):
-            assert_gradients_equal([one], [NUMBERS])

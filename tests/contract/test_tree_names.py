@@ -12,7 +12,7 @@ import pytest
 from support.kits import Kit
 
 import unified_clip
-from unified_clip import ClipConfig, ClipWarning
+from unified_clip import ClipConfig
 
 Pair = namedtuple("Pair", ["weight", "bias"])
 
@@ -94,8 +94,3 @@ def test_parameters_of_nested_lists_are_paired_by_their_names(kit: Kit) -> None:
     parameters = tensors(kit, {"layers": [{"w": 1.0}, {"w": 10.0}]})
     clipped = clipper(tensors(kit, {"layers": [{"w": 30.0}, {"w": 20.0}]}), parameters=parameters)
     assert [float(kit.array(layer["w"])[0]) for layer in clipped["layers"]] == pytest.approx([1.0, 10.0])
-
-
-def test_a_pattern_without_a_match(kit: Kit) -> None:
-    with pytest.warns(ClipWarning, match=r"layers\.0\.w"):
-        clip(kit, {"module.layers": [{"w": 1.0}]}, include=["other.*"])

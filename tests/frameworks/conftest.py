@@ -1,4 +1,4 @@
-"""Fixtures of the tests of static programs of Paddle and of compiled graphs of PyTorch."""
+"""Fixtures of the tests of single frameworks: users' settings, programs of Paddle, and graphs of PyTorch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
+    monkeypatch.delenv("UNIFIED_CLIP_GRAPH", raising=False)
 
 
 @pytest.fixture
@@ -43,7 +49,6 @@ def kernels_in_new_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     if KERNELS is not None and not KERNELS.register_torch():
         pytest.skip("this release of PyTorch has no C interface for operators")
-    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
     monkeypatch.setattr(kernel_operators, "ENABLED", True)
     torch._dynamo.reset()
     yield

@@ -10,21 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import adaptive_tensors, calls
+from support import calls
 from support.calls import CALLS
 from support.kits import Kit
+from support.tiers import where
 
 import unified_clip
-from unified_clip import ClipConfig
 from unified_clip._core.backend import Backend
-from unified_clip.adaptive.thresholds import TensorThresholds
 
 COLLECTORS = ("plain_gradients", "plain_tensors", "collect_parameters", "collect_tensors", "collect_param_grads")
 
 
 @pytest.fixture
 def backend(kit: Kit) -> Any:
-    if not kit.exact or not unified_clip.native_available():
+    if not unified_clip.native_available():
         pytest.skip("tests the compiled kernels on the host path")
     backend_ = importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND
     if type(backend_).collect_tensors is Backend.collect_tensors:
@@ -81,28 +80,31 @@ def test_a_list_with_one_tensor_that_is_not_plain_is_not_collected(kit: Kit, bac
     assert backend.collect_tensors([plain, None], differentiable=False, in_place=False) is not None
 
 
-def gradients_of(kit: Kit, norms: list[float | None]) -> list[Any]:
-    return [None if array is None else kit.tensor(array) for array in adaptive_tensors.gradients(norms)]
+@where(lambda kit: kit.name == "paddle")
+def test_one_parameter_of_paddle_that_is_special_has_all_of_them_looked_at(kit: Kit, backend: Any) -> None:
+    paddle, holder = importlib.import_module("paddle"), kit.holder
+    plain = holder(paddle.ones([2]))
+    left_out = holder(paddle.ones([2]))
+    left_out.need_clip = False
+    embedding = paddle.nn.Embedding(5, 3, sparse=True)
+    embedding(paddle.to_tensor([1, 1])).sum().backward()
+    tensor = paddle.ones([2])
+    tensor.stop_gradient = False
+    tensor.grad = paddle.ones([2])
+    for special in (left_out, embedding.weight, tensor, ("weight", plain), plain, paddle.ones([2])):
+        assert backend.collect_parameters([plain, special]) is None
 
 
-def test_adagc_in_place_measures_tensors_together_also_beside_one_without_a_gradient(
+@where(lambda kit: kit.name == "paddle")
+def test_paddles_static_mode_and_the_setting_are_heeded(
     kit: Kit, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kit.name not in ("torch", "paddle", "numpy"):
-        pytest.skip("gradients are measured one by one")
-    adaptive = {"rule": "adagc", "warmup_steps": 2}
-    clip = ClipConfig(rule="norm", adaptive=adaptive, family="paddle").clipper()
-    steps = [[2.0, None, 1.0], [3.0, 1.0, None], [9.0, None, 1.0], [None, None, None], [2.0, 2.0, 2.0]]
-    expected = adaptive_tensors.adagc(steps[:3] + steps[4:], warmup_steps=2, eps=0.0)
-    monkeypatch.setattr(TensorThresholds, "_decided", None)  # which decides on tensors that were measured alone
-    for norms in steps:
-        holders = kit.in_place(gradients_of(kit, norms))
-        if kit.on_parameters and norms[1] is None:
-            holders[1] = kit.parameter()
-        clip.clip_(holders)
-        if norms == [None] * 3:
-            continue
-        coefs, state = next(expected)
-        for result, array in zip(kit.kept(holders), adaptive_tensors.scaled(norms, coefs), strict=True):
-            assert (None if result is None else kit.bits(result)) == (None if array is None else array.tobytes())
-        assert clip.state_dict()["adaptive"][""]["state"] == state
+    paddle, holder = importlib.import_module("paddle"), kit.holder
+    given = [holder(paddle.ones([2]))]
+    paddle.enable_static()
+    try:
+        assert backend.collect_parameters(given) is None
+    finally:
+        paddle.disable_static()
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    assert backend.collect_parameters(given) is None

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from support.kits import Kit
-from support.parity.adapter_calls import ARGUMENTS, DENSE, SPARSE, SUITE, adapter_of, outcomes
+from support.parity.adapter_calls import ARGUMENTS, DENSE, SUITE, adapter_of, outcomes
 from support.parity.cases import case
 
 from unified_clip.parity.adapters.base import Adapter
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import compare_with_exact
 from unified_clip.parity.modes import IN_GRAPHS
-from unified_clip.parity.suite.public_calls import CALLS
 
 pytestmark = pytest.mark.graphs
 
@@ -27,38 +26,7 @@ def adapter(kit: Kit) -> Adapter:
 
 @pytest.fixture
 def modes(kit: Kit) -> list[str]:
-    if not kit.exact:
-        pytest.skip("the path outside of graphs does not matter")
     return [mode for mode in SUITE.frameworks[kit.name].modes if mode in IN_GRAPHS]
-
-
-@pytest.mark.nightly
-def test_every_call_inside_graphs_agrees_with_the_oracle(
-    kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path
-) -> None:
-    cases = [
-        case(gradients, name, **ARGUMENTS[name], update=name != "get_total_norm")
-        for gradients in (DENSE, SPARSE)
-        for name in CALLS
-        if CALLS[name].style != "units"
-    ]
-    cases += [case(DENSE, "clip_by_global_norm", clip_norm=2.5, call_form=call_form) for call_form in GRAPH_CALL_FORMS]
-    for mode in modes:
-        graph_cases = [a_case for a_case in cases if a_case.is_for_graphs(SUITE.frameworks[kit.name].leaves_out(mode))]
-        assert len(graph_cases) > len(CALLS) / 2
-        for a_case, result in zip(
-            graph_cases, outcomes(adapter, kit.namespace, mode, graph_cases, tmp_path), strict=True
-        ):
-            verdict = compare_with_exact(a_case, oracle.expect(a_case), result, mode)
-            assert verdict.kind in ("equal", "close"), (mode, a_case.name, verdict.detail)
-
-
-GRAPH_CALL_FORMS = [
-    {"container": "nested"},
-    {"container": "generator"},
-    {"transposed": True},
-    {"tensor_arguments": True},
-]
 
 
 @pytest.mark.nightly

@@ -18,7 +18,6 @@ from support.optimizer_rules import EPS, RATE, check_rules
 from support.tiers import where
 
 import unified_clip
-from unified_clip import ClipWarning
 from unified_clip.recording import runs
 
 WEIGHTS = [np.array([3.0, -4.0], np.float32), np.array([[12.0], [84.0]], np.float32)]
@@ -124,6 +123,12 @@ class Jax:
     def gradients(self, weights: list[Any]) -> list[Any]:
         return weights
 
+    def optimizer(self, make: Callable[..., Any], weights: list[Any]) -> Any:
+        return make(0.1)
+
+    def step(self, optimizer: Any, weights: list[Any], gradients: list[Any]) -> None:
+        optimizer.update(gradients, optimizer.init(weights), weights)
+
     def by(self, make: Callable[[], Any], jitted: bool) -> Callable[[list[Any], list[Any]], list[Any]]:
         def clip(weights: list[Any], gradients: list[Any]) -> list[Any]:
             transformation = make()
@@ -206,7 +211,7 @@ def clips(name: str, of: Any) -> dict[str, tuple[Callable[[list[Any], list[Any]]
 
 
 FRAMEWORKS: dict[str, Any] = {"torch": Torch, "paddle": Paddle, "tensorflow": Tensorflow, "jax": Jax}
-pytestmark = [pytest.mark.graphs, where(lambda kit: kit.name in FRAMEWORKS and kit.exact)]
+pytestmark = [pytest.mark.graphs, where(lambda kit: kit.name in FRAMEWORKS)]
 
 
 @pytest.fixture
@@ -261,6 +266,11 @@ def test_the_losses_of_backward_passes_are_recorded_with_each_step(kit: Kit, fra
 
 
 SETTINGS: dict[str, list[tuple[str, dict[str, Any], dict[str, Any]]]] = {
+    "jax": [
+        ("rmsprop", {"decay": 0.75, "centered": True}, {"alpha": 0.75, "centered": True}),
+        ("adadelta", {"rho": 0.75}, {"alpha": 0.75}),
+        ("signum", {"beta": 0.75}, {"momentum": 0.75}),
+    ],
     "torch": [
         ("Adadelta", {"rho": 0.75}, {"alpha": 0.75}),
         ("SGD", {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "nesterov": True}),
@@ -298,28 +308,6 @@ def test_settings_of_optimizers_are_recorded(kit: Kit, framework: Any, tmp_path:
         (step,) = runs.read(tmp_path / f"{number}.jsonl").optimizer_steps
         assert {key: step.settings.get(key) for key in expected} == expected, name
         assert step.settings["lr"] == pytest.approx(0.1)
-
-
-@where(lambda kit: kit.name in ("paddle", "tensorflow"))
-def test_an_optimizer_with_an_unknown_setting_does_not_end_the_training(
-    kit: Kit, framework: Any, tmp_path: Path
-) -> None:
-    broken = property(lambda self: 1 / 0)
-    weights, kinds = framework.weights(), [framework.optim.SGD]
-    kinds += [framework.v1.GradientDescentOptimizer] if kit.name == "tensorflow" else []
-    for number, kind in enumerate(kinds):
-        odd = type(
-            "Odd",
-            (kind,),
-            {"epsilon": broken, "_epsilon": broken} if kit.name == "tensorflow" else {"_epsilon": broken},
-        )
-        optimizer, before = framework.optimizer(odd, weights), kit.array(weights[0])
-        with (
-            unified_clip.record(tmp_path / f"{number}.jsonl"),
-            pytest.warns(ClipWarning, match="a step of an optimizer is not recorded: ZeroDivisionError"),
-        ):
-            framework.step(optimizer, weights, framework.gradients(weights))
-        assert (kit.array(weights[0]) != before).all()
 
 
 # -- `compare` identifies the rules of optimizers from their updates

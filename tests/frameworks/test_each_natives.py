@@ -1,11 +1,16 @@
-"""The catalog of `unified-clip port` has the parameters of the frameworks' own functions, and so have ours."""
+"""The catalog of `unified-clip port` has the frameworks' own functions, and Paddle's checks of classes."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 from support.kits import Kit
 from support.port import natives
 from support.tiers import where
+
+from unified_clip.port.catalog import class_checks
 
 FRAMEWORKS = {"torch": ["torch"], "jax": ["jax", "optax"], "tensorflow": ["tensorflow"], "paddle": ["paddle"]}
 MISSING = {
@@ -25,7 +30,7 @@ MISSING = {
 
 pytestmark = [
     pytest.mark.graphs,  # older releases lack some functions
-    where(lambda kit: kit.exact and kit.name in FRAMEWORKS),
+    where(lambda kit: kit.name in FRAMEWORKS),
 ]
 
 
@@ -63,21 +68,36 @@ def test_the_arguments_of_keras_optimizers_are_there() -> None:
     assert all(getattr(keras.optimizers.SGD(0.1), name) is None for name in KERAS_RULES)
 
 
+CHECK = re.compile(r"isinstance\(\s*[\w.]*grad_clip,\s*\(?\s*(?:[\w.]+\.)?ClipGradBy")
+
+ENGINES = {
+    "distributed/auto_parallel/static/utils.py": "paddle.distributed.auto_parallel",
+    "distributed/fleet/meta_optimizers/dgc_optimizer.py": "paddle.distributed.fleet",
+    "distributed/fleet/meta_optimizers/dygraph_optimizer/hybrid_parallel_optimizer.py": "paddle.distributed.fleet",
+    "distributed/fleet/meta_parallel/sharding/group_sharded_fully_shard.py": "paddle.distributed.fleet",
+    "distributed/fleet/meta_parallel/sharding/group_sharded_optimizer_stage2.py": "paddle.distributed.fleet",
+    "distributed/fleet/meta_parallel/sharding/group_sharded_stage3.py": "paddle.distributed.fleet",
+    "hapi/model.py": "paddle.Model",
+    "incubate/optimizer/distributed_fused_lamb.py": "paddle.incubate.DistributedFusedLamb",
+}
+"""Files of Paddle that test the class of a clip, and the engine that reaches them."""
+
+HARMLESS = {
+    "distributed/auto_parallel/api.py": "it sets _shard_clip, which nothing reads",
+    "optimizer/optimizer.py": "it only chooses whether gradients are flattened before the clip",
+}
+
+
 @where(lambda kit: kit.name == "paddle")
-def test_two_pitfalls_of_paddle_are_as_the_pages_say(kit: Kit) -> None:
-    """docs/porting/optimizers_and_layers.md: its class rejects float64, and its momentum is float32."""
-    import numpy as np
+@pytest.mark.since("3.3", "other files have checks")
+def test_every_check_of_paddle_belongs_to_an_engine_that_port_names() -> None:
     import paddle
 
-    weight, gradient = paddle.create_parameter([3], "float64"), paddle.to_tensor(np.array([3.0, 4.0, 12.0]))
-    with pytest.raises(RuntimeError, match="clip_by_norm"):
-        paddle.nn.ClipGradByNorm(1.3)([(weight, gradient)])
-    ((_, clipped),) = kit.namespace.ClipGradByNorm(1.3)([(weight, gradient)])
-    np.testing.assert_allclose(clipped.numpy(), [0.3, 0.4, 1.2], rtol=1e-15)
-    weight = paddle.to_tensor(np.zeros(1), stop_gradient=False)
-    optimizer = paddle.optimizer.Momentum(1.0, momentum=0.9, parameters=[weight])
-    for _ in range(2):
-        weight.sum().backward()
-        optimizer.step()
-        optimizer.clear_grad()
-    assert weight.item() == pytest.approx(-(2.0 + float(np.float32(0.9))), rel=1e-15)
+    root = Path(paddle.__file__).parent
+    checks = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if CHECK.search(path.read_text(encoding="utf-8", errors="replace"))
+    }
+    assert checks - set(HARMLESS) == set(ENGINES)
+    assert [name for name in ENGINES.values() if not any(engine.has(name) for engine in class_checks())] == []

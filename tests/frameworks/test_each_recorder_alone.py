@@ -13,7 +13,7 @@ from support.tiers import where
 
 from unified_clip.compare import recordings
 
-pytestmark = [pytest.mark.graphs, where(lambda kit: kit.name in CASES and kit.exact)]
+pytestmark = [pytest.mark.graphs, where(lambda kit: kit.name in CASES)]
 
 TORCH = """
     import torch
@@ -129,19 +129,12 @@ BY_HAND = of(TORCH, "SGD(model.parameters(), 0.1)", "[each.grad.mul_(0.5) for ea
 CASES: dict[str, list[tuple[str, int, int]]] = {
     "torch": [
         (of(TORCH, "Adam(model.parameters(), 0.01)", "torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)"), 4, 4),
-        (
-            of(TORCH, "SGD(model.parameters(), 0.1, 0.9)", "torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)"),
-            4,
-            4,
-        ),
         (BY_HAND, 0, 4),
         (of(TORCH, "AdamW([{'params': [each], 'lr': 0.01} for each in model.parameters()])", "pass"), 0, 4),
     ],
     "tensorflow": [
         (of(SESSION, "AdamOptimizer(0.01)", "tf.clip_by_global_norm(gradients, 0.1)[0]"), 4, 4),
         (of(SESSION, "MomentumOptimizer(0.1, 0.9)", "[tf.clip_by_norm(each, 0.1) for each in gradients]"), 8, 4),
-        (of(SESSION, "AdamOptimizer(0.1)", "[tf.clip_by_value(each, -0.01, 0.02) for each in gradients]"), 8, 4),
-        (of(SESSION, "GradientDescentOptimizer(0.1)", "gradients"), 0, 4),
     ],
     "paddle": [(PADDLE + CLIPPED, 16, 20), (IN_PROGRAM, 3, 0)],
 }
@@ -182,7 +175,7 @@ def test_it_records_the_same_as_the_command(kit: Kit, tmp_path: Path, case: tupl
 
 
 @where(lambda kit: kit.name == "torch")
-@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("number", [0, 1])
 def test_it_records_old_releases(tmp_path: Path, number: int) -> None:
     script = written(tmp_path, CASES["torch"][number][0])
     assert differences(lines(record_alone(script, OLD)), lines(record_by_command(script))) == {}

@@ -9,7 +9,7 @@ import pytest
 from support.kits import Kit
 from support.tiers import where
 
-pytestmark = [pytest.mark.graphs, where(lambda kit: kit.has_coo and kit.exact)]
+pytestmark = [pytest.mark.graphs, where(lambda kit: kit.has_coo)]
 
 
 def sparse_of(kit: Kit, entries: Any) -> Any:

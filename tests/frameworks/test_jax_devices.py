@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,81 +11,48 @@ import numpy as np
 import pytest
 from jax.experimental.sparse import BCOO
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from support.calls import CALLS
-from support.kits import JaxKit, Kit
+from support.calls import Result, function
+from support.kits import Kit
 
 import unified_clip.jax as uc
 
-Function = Callable[[list[Any]], Any]
+NAMES = ("clip_grad_norm_", "clip_grad_value_", "clip_by_global_norm", "clip_by_norm", "GradientClipByGlobalNorm")
 
 
-@pytest.fixture(autouse=True)
-def _eager_is_exact(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("eager calls on the host path are what is compared with")
-
-
-def called(name: str) -> Function:
-    call, inside = CALLS[name], SimpleNamespace(namespace=uc)
-
-    def run(grads: list[Any]) -> Any:
-        """Return the clipped gradients, and the norm or zero."""
-        kit = JaxKit.__new__(JaxKit)
-        argument = call.prepare(kit, list(grads))
-        result = call.read(kit, argument, call.run(inside, argument, 2.0))
-        return result.gradients, jnp.zeros(()) if result.norm is None else result.norm
-
-    return run
-
-
-CLIPS = {
-    name: called(name)
-    for name in (
-        "clip_grad_norm_",
-        "clip_grad_value_",
-        "clip_by_global_norm",
-        "clip_by_norm",
-        "GradientClipByGlobalNorm",
-    )
-}
+@pytest.fixture(params=NAMES)
+def clip(request: pytest.FixtureRequest, kit: Kit) -> Callable[[list[Any]], Result]:
+    return function(kit, request.param, 2.0)
 
 
 # -- one device each
 
 
-@pytest.mark.parametrize("name", CLIPS)
-def test_results_are_committed_where_the_gradients_are(name: str) -> None:
+def test_results_are_committed_where_the_gradients_are(clip: Callable[[list[Any]], Result]) -> None:
     second = jax.devices()[1]
     plain = [jnp.array([3.0, 4.0], "float32"), jnp.array([12.0], "float32")]
     grads = jax.device_put(plain, second)
-    results, norm = CLIPS[name](grads)
-    expected, _ = CLIPS[name](plain)
+    results, norm = clip(grads)
+    expected, _ = clip(plain)
     for result, one in zip(results, expected, strict=True):
         assert result.committed
         assert result.devices() == {second}
         np.testing.assert_array_equal(result, one)
-    if name in ("clip_grad_norm_", "clip_by_global_norm"):
-        assert norm.committed
-        assert norm.devices() == {second}
+    assert norm is None or (norm.committed and norm.devices() == {second})
     jax.jit(jnp.add)(grads[0], results[0])  # JAX refuses arrays that are committed to different devices
 
 
-@pytest.mark.parametrize("name", CLIPS)
-def test_results_of_arrays_that_may_leave_their_device_may_leave_it_too(name: str) -> None:
-    results, norm = CLIPS[name]([jnp.array([3.0, 4.0], "float32"), jnp.array([12.0], "float32")])
-    assert not any(result.committed for result in [*results, norm])
+def test_results_of_arrays_that_may_leave_their_device_may_leave_it_too(clip: Callable[[list[Any]], Result]) -> None:
+    results, norm = clip([jnp.array([3.0, 4.0], "float32"), jnp.array([12.0], "float32")])
+    assert not any(result.committed for result in [*results, norm] if result is not None)
     with jax.default_device(jax.devices()[2]):
         made_there = jnp.array([3.0, 4.0], "float32")
-    results, norm = CLIPS[name]([made_there])
+    results, norm = clip([made_there])
     assert results[0].devices() == (made_there * 2).devices()  # on the default device, as JAX does
 
 
 def test_each_goes_with_its_own_gradient() -> None:
     first, second = jax.devices()[:2]
-    grads = [
-        jnp.array([3.0], "float32"),
-        jax.device_put(jnp.array([4.0], "float32"), second),
-    ]
+    grads = [jnp.array([3.0], "float32"), jax.device_put(jnp.array([4.0], "float32"), second)]
     clipped, norm = uc.clip_by_global_norm(grads, 1.0)
     assert [result.committed for result in clipped] == [False, True]
     assert norm.devices() == {second}
@@ -123,19 +89,6 @@ def sharded(axis_type: AxisType = AxisType.Auto) -> tuple[Mesh, list[Any], list[
         for array, (spec, _) in zip(plain, specs, strict=True)
     ]
     return mesh, given, plain
-
-
-@pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("name", CLIPS)
-def test_sharded_arrays_stay_sharded(name: str, jitted: bool) -> None:
-    _, given, plain = sharded()
-    results, norm = (jax.jit(CLIPS[name]) if jitted else CLIPS[name])(given)
-    expected, same_norm = CLIPS[name](plain)
-    for result, one, gradient in zip(results, expected, given, strict=True):
-        assert result.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
-        np.testing.assert_array_equal(result, one)
-    assert norm.sharding.is_fully_replicated
-    np.testing.assert_array_equal(norm, same_norm)
 
 
 @pytest.mark.parametrize("axes", [0, 1])

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from support.calls import CALLS, function
+from support.kits import JaxKit
 from support.tiers import nightly, quick
 
 import unified_clip.jax as uc
@@ -20,26 +22,14 @@ Tree = dict[str, jax.Array]
 Clip = Callable[[Tree], Any]
 
 
-def in_place(clip: Callable[[list[jax.Array]], Any]) -> Clip:
-    def run(tree: Tree) -> Any:
-        gradients = list(tree.values())
-        return clip(gradients), gradients
-
-    return run
+def called(name: str) -> Clip:
+    return lambda tree: tuple(function(JaxKit.__new__(JaxKit), name, 1.0)(list(tree.values())))
 
 
-NAMES: dict[str, Clip] = {
-    "clip_by_global_norm": lambda tree: uc.clip_by_global_norm(tree, 1.0),
+NAMES: dict[str, Clip] = {name: called(name) for name in CALLS} | {
     "clip_by_global_norm with tensors": lambda tree: uc.clip_by_global_norm(tree, jnp.float32(1.0), jnp.float32(9.0)),
-    "clip_by_norm": lambda tree: uc.clip_by_norm(tree["kernel"], 1.0),
     "clip_by_norm of slices": lambda tree: uc.clip_by_norm(tree["kernel"], 1.0, axes=-1),
-    "clip_by_value": lambda tree: uc.clip_by_value(tree["kernel"], -1.0, jnp.full_like(tree["kernel"], 1.0)),
-    "get_total_norm of order 1": lambda tree: uc.get_total_norm(tree, 1),
-    "get_total_norm of order inf": lambda tree: uc.get_total_norm(tree, "inf"),
-    "clip_grad_norm_ of order 3": in_place(lambda gradients: uc.clip_grad_norm_(gradients, 1.0, 3.0)),
-    "clip_grads_with_norm_": in_place(lambda gradients: uc.clip_grads_with_norm_(gradients, 1.0, jnp.float32(9.0))),
-    "clip_grad_value_": in_place(lambda gradients: uc.clip_grad_value_(gradients, 1.0)),
-    "GradientClipByNorm": lambda tree: uc.GradientClipByNorm(1.0)(list(zip([None] * 3, tree.values(), strict=True))),
+    "bounds that are tensors": lambda tree: uc.clip_by_value(tree["kernel"], -1.0, jnp.full_like(tree["kernel"], 1.0)),
     "ClipConfig": lambda tree: ClipConfig(
         rule="global_norm",
         threshold=1.0,

@@ -1,8 +1,9 @@
-"""Recording on JAX: what is traced while a recording is open is recorded whenever it runs."""
+"""Recording on JAX: graphs that are traced while a recording is open, and optax's clips and optimizers."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 import unified_clip
 import unified_clip.jax as uc
 from unified_clip import ClipWarning
+from unified_clip.jax import transforms
+from unified_clip.recording import runs
 
 GRADIENTS = {"w": np.array([[3.0], [4.0]], np.float32), "b": np.array([12.0], np.float32)}
 """NumPy arrays, because JAX must not start before the kit has set the number of devices."""
@@ -86,3 +89,101 @@ def test_gradients_inside_a_graph_are_not_stored_and_the_recording_says_so(tmp_p
     with unified_clip.record(tmp_path / "run.jsonl", gradients_every=1), pytest.warns(ClipWarning, match="not stored"):
         clip(GRADIENTS)
     assert "gradients" not in lines(tmp_path / "run.jsonl")[0]
+
+
+LISTS = {"a": [3.0, -4.0], "b": [[12.0]]}
+
+
+@pytest.mark.parametrize("rate", [0.1, optax.exponential_decay(0.1, 1, 0.5)], ids=["constant", "schedule"])
+@pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize("module", [optax, transforms], ids=["optax", "unified_clip"])
+def test_steps_of_optimizers_have_their_learning_rate_and_place(
+    tmp_path: Path, rate: Any, compile: Callable[..., Any], module: Any
+) -> None:
+    gradients = jax.tree.map(jnp.array, LISTS, is_leaf=lambda each: isinstance(each, list))
+    for name, is_late in (("before", False), ("after", True)):
+        with unified_clip.record(tmp_path / f"{name}.jsonl"):
+            parts = [module.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.5)]
+            transformation = optax.chain(*(parts[::-1] if is_late else parts))
+            state, update = transformation.init(gradients), compile(transformation.update)
+            for _ in range(3):
+                _, state = update(gradients, state, gradients)
+        run = runs.read(tmp_path / f"{name}.jsonl")
+        steps = sorted(run.optimizer_steps, key=lambda step: step.calls)
+        assert [step.calls for step in steps] == ([0, 1, 2] if is_late else [1, 2, 3])
+        rates = [0.1, 0.05, 0.025] if callable(rate) else [0.1] * 3
+        assert sorted((step.settings["lr"] for step in steps), reverse=True) == pytest.approx(rates)
+        assert {step.settings["weight_decay"] for step in steps} == {0.5}
+
+
+@pytest.mark.parametrize("inner_jit", [False, True])
+def test_what_multi_steps_drops_is_not_recorded_and_does_not_end_the_training(tmp_path: Path, inner_jit: bool) -> None:
+    """optax computes an update for each micro-batch. A jitted optimizer inside keeps its graph for later shapes."""
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        adam = optax.adam(0.1)
+        inner = optax.GradientTransformation(adam.init, jax.jit(adam.update) if inner_jit else adam.update)
+        accumulated = optax.MultiSteps(inner, every_k_schedule=2).gradient_transformation()
+        transformation = optax.chain(optax.clip_by_global_norm(1.0), accumulated)
+        weight = jnp.ones(2)
+        state, update = transformation.init(weight), jax.jit(lambda x, s, w: transformation.update(w * x.sum(), s, w))
+        with pytest.warns(ClipWarning, match=r"a step of optax.MultiSteps is not recorded"):
+            _, state = update(jnp.ones(3), state, weight)
+        for size in (3, 5, 5):
+            _, state = update(jnp.ones(size), state, weight)
+    run = runs.read(tmp_path / "run.jsonl")
+    assert len(run.lines) == 4
+    assert len(run.optimizer_steps) == 0
+
+
+@pytest.mark.parametrize("clip_in_graph", [False, True])
+@pytest.mark.parametrize("step_in_graph", [False, True])
+def test_a_clip_and_a_step_may_be_in_two_graphs_or_in_none(
+    tmp_path: Path, clip_in_graph: bool, step_in_graph: bool
+) -> None:
+    weight = jnp.ones(2)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        clip, sgd = optax.clip_by_global_norm(1.0), optax.sgd(0.1)
+        clipped = jax.jit(clip.update) if clip_in_graph else clip.update
+        state = sgd.init(weight)
+        for number in range(3):
+            update = jax.jit(sgd.update) if step_in_graph and number else sgd.update
+            gradient, _ = clipped(weight, clip.init(weight))
+            _, state = update(gradient, state)
+    assert [step.calls for step in runs.read(tmp_path / "run.jsonl").optimizer_steps] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
+def test_every_optimizer_of_a_partition_follows_the_clip(tmp_path: Path, compile: Callable[..., Any]) -> None:
+    params = {"fast": jnp.ones(2), "slow": jnp.ones(2)}
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        parts = {"fast": optax.sgd(0.1), "slow": optax.sgd(0.01)}
+        transformation = optax.chain(optax.clip_by_global_norm(1.0), optax.partition(parts, {n: n for n in params}))
+        state, update = transformation.init(params), compile(transformation.update)
+        for _ in range(3):
+            _, state = update(params, state, params)
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert sorted((step.calls, step.settings["lr"]) for step in steps) == [
+        (call, pytest.approx(rate)) for call in (1, 2, 3) for rate in (0.01, 0.1)
+    ]
+
+
+@pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize(
+    ("mask", "decays"),
+    [
+        ({"a": True, "b": False}, (0.0, 0.5)),  # "b" has two parameters
+        (lambda tree: jax.tree.map(lambda each: each.size > 1, tree), (0.0, 0.5)),
+        (lambda tree: jax.tree.map(lambda each: False, tree), 0.0),
+        (True, 0.5),
+    ],
+)
+def test_a_mask_of_weight_decay_is_recorded(
+    tmp_path: Path, compile: Callable[..., Any], mask: Any, decays: Any
+) -> None:
+    params = {"a": jnp.ones(2), "b": [jnp.ones(2), jnp.ones(1)]}
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        parts = [optax.clip_by_global_norm(1.0), optax.adamw(0.1, weight_decay=0.5, mask=mask)]
+        transformation = optax.chain(*parts)
+        compile(transformation.update)(params, transformation.init(params), params)
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert step.settings["weight_decay"] == decays

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from support.kits import in_a_new_process
 from support.paddle_programs import BACKWARD_WARNS, program
 
 import unified_clip
@@ -23,12 +24,6 @@ pytestmark = [
     pytest.mark.skipif(not REGISTERED, reason="no compiled kernels, or a Paddle whose programs cannot call them"),
     BACKWARD_WARNS,
 ]
-
-
-@pytest.fixture(autouse=True)
-def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
-    monkeypatch.delenv("UNIFIED_CLIP_GRAPH", raising=False)
 
 
 def gradients(scale: float = 1.0) -> list[np.ndarray]:
@@ -88,43 +83,6 @@ def test_lists_of_dtypes_have_the_bits_of_the_host_path() -> None:
 # -- training
 
 
-class Net(paddle.nn.Layer):
-    def __init__(self) -> None:
-        super().__init__()
-        constant = paddle.nn.initializer.Constant(0.25)
-        self.layers = paddle.nn.LayerList(
-            [paddle.nn.Linear(4, 4, paddle.ParamAttr(initializer=constant)) for _ in "ab"]
-        )
-
-    def forward(self, x: Any) -> Any:
-        return self.layers[1](paddle.tanh(self.layers[0](x))).square().mean()
-
-
-def batch(step: int) -> np.ndarray:
-    return np.random.default_rng(step).standard_normal((8, 4)).astype("float32")
-
-
-@pytest.mark.parametrize("clip", [uc.ClipGradByGlobalNorm(0.05), uc.ClipGradByNorm(0.05)], ids=["global", "per tensor"])
-def test_optimizers_of_a_program_train_as_in_dynamic_mode(clip: Any) -> None:
-    net = Net()
-    optimizer = paddle.optimizer.SGD(0.5, parameters=net.parameters(), grad_clip=clip)
-    losses = []
-    for step in range(5):
-        losses.append(loss := net(paddle.to_tensor(batch(step))))
-        loss.backward()
-        optimizer.step()
-        optimizer.clear_grad()
-    with static_mode(), program():
-        x = paddle.static.data("x", [8, 4], "float32")
-        loss = Net()(x)
-        paddle.optimizer.SGD(0.5, grad_clip=clip).minimize(loss)
-        assert len(operators()) == 1
-        executor = paddle.static.Executor()
-        executor.run(paddle.static.default_startup_program())
-        result = [executor.run(feed={"x": batch(step)}, fetch_list=[loss])[0] for step in range(5)]
-    np.testing.assert_array_equal(result, [float(loss) for loss in losses])
-
-
 def test_a_result_shares_no_memory_with_an_unchanged_gradient() -> None:
     with static_mode(), program():
         given, fed = values(gradients())
@@ -142,7 +100,9 @@ def test_a_result_shares_no_memory_with_an_unchanged_gradient() -> None:
 
 @pytest.mark.parametrize("variable", ["UNIFIED_CLIP_GRAPH", "UNIFIED_CLIP_PATH"])
 def test_operations_of_paddle_compute_on_request(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unified_clip.native_available("paddle")
     monkeypatch.setenv(variable, "framework")
+    assert not unified_clip.native_available("paddle")
     with static_mode(), program():
         uc.clip_by_global_norm(values(gradients())[0], 1.0)
         assert operators() == []
@@ -258,7 +218,7 @@ def test_a_program_saved_with_operations_needs_paddle_alone(tmp_path: Path, monk
 # -- processes
 
 CLIPS = """
-import gc, os, numpy as np, paddle
+import numpy as np, paddle
 import unified_clip.paddle as uc
 paddle.enable_static()
 
@@ -271,22 +231,8 @@ def run():
 """
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "assert run() == 1024",
-        # A child that collects an executor of its parent crashes in Paddle, whatever the program computes.
-        pytest.param(
-            "run()\ngc.collect()\nchild = os.fork()\nif not child: os._exit(int(run() != 1024))\n"
-            "assert os.waitpid(child, 0)[1] == 0",
-            marks=pytest.mark.nightly,
-        ),
-    ],
-    ids=["exit", "fork"],
-)
-def test_a_process_that_ran_a_program_ends_and_forks(code: str) -> None:
-    done = subprocess.run([sys.executable, "-P", "-c", CLIPS + code], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+def test_a_process_that_ran_a_program_ends() -> None:
+    assert in_a_new_process(CLIPS + "print(run())").strip() == "1024.0"
 
 
 # -- where the kernels compute
@@ -325,14 +271,3 @@ def test_native_available_is_what_programs_do(monkeypatch: pytest.MonkeyPatch) -
     assert unified_clip.native_available("paddle")
     monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     assert not unified_clip.native_available("paddle")
-
-
-def test_branches_call_the_kernels() -> None:
-    with static_mode(), program():
-        t = paddle.static.data("t", [2], "float32")
-        chosen = paddle.static.nn.cond(t.sum() > 0, lambda: uc.clip_by_norm(t, 0.5), lambda: t)
-        executor = paddle.static.Executor()
-        for sign in (1, -1):
-            fed = np.float32([3.0, 4.0]) * np.float32(sign)
-            (result,) = executor.run(feed={"t": fed}, fetch_list=[chosen])
-            np.testing.assert_allclose(result, fed / 10 if sign > 0 else fed, rtol=1e-6)

@@ -12,7 +12,6 @@ import numpy as np
 import paddle
 import pytest
 from support import reference
-from support.kits import Kit
 from support.paddle_programs import tensor
 from support.tiers import REMOVES_GRADIENTS
 
@@ -22,12 +21,6 @@ from unified_clip._backends.paddle import releases
 from unified_clip._compute import memory
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:\s*Non compatible API:Warning")  # Paddle 3.2, about its own max
-
-
-@pytest.fixture(autouse=True)
-def _eager(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("about the choice of the path, which is forced here")
 
 
 def with_gradient(gradient: paddle.Tensor) -> paddle.Tensor:
@@ -222,17 +215,6 @@ def test_sparse_gradients_do_not_leave_the_host_path(monkeypatch: pytest.MonkeyP
         assert uc.clip_grad_norm_([parameter], 1.0).item() == 25.0
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "Momentum"])
-def test_optimizers_clip_selected_rows(name: str) -> None:
-    weight = embedding([1, 1, 2], [3.0], [4.0], [24.0]).weight
-    same = embedding([1, 2], [0.28], [0.96]).weight
-    same.set_value(weight)
-    optimizer = getattr(paddle.optimizer, name)
-    optimizer(0.1, parameters=[weight], grad_clip=uc.GradientClipByGlobalNorm(1.0)).step()
-    optimizer(0.1, parameters=[same]).step()
-    np.testing.assert_allclose(weight.numpy(), same.numpy(), rtol=1e-5)
-
-
 def coo(stop_gradient: bool = True) -> paddle.Tensor:
     sparse = paddle.sparse.sparse_coo_tensor([[1, 1, 2]], tensor([3.0, 4.0, 24.0]), [4])
     sparse.stop_gradient = stop_gradient
@@ -261,29 +243,7 @@ def test_csr_tensors_are_refused() -> None:
 # -- optimizers
 
 
-def test_the_gradients_themselves_are_left_to_the_next_step() -> None:
-    parameter = after_backward([3.0, 4.0])
-    optimizer = paddle.optimizer.SGD(1.0, parameters=[parameter], grad_clip=uc.GradientClipByNorm(1.0))
-    optimizer.step()
-    assert parameter.grad.tolist() == [3.0, 4.0]
-    optimizer.clear_grad()
-    assert parameter.grad.tolist() == [0.0, 0.0]
-
-
 # -- hooks
-
-
-@pytest.mark.parametrize("value", [False, 0, None])
-def test_functions_leave_out_parameters_that_need_no_clip(value: object) -> None:
-    parameters = [paddle.create_parameter([1], "float32") for _ in range(2)]
-    for parameter in parameters:
-        parameter.grad = paddle.to_tensor([3.0])
-    parameters[1].need_clip = value
-    assert float(uc.clip_grad_norm_(parameters, 1.0)) == 3.0
-    uc.clip_grads_with_norm_(parameters, 1.0, 30.0)
-    uc.clip_grad_value_(parameters, 0.01)
-    assert parameters[0].grad.item() == float(np.float32(0.01))
-    assert parameters[1].grad.item() == 3.0
 
 
 @pytest.mark.parametrize(

@@ -12,22 +12,16 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from support.kits import Kit, in_a_new_process
+from support.kits import in_a_new_process
 from support.paddle_programs import BACKWARD_WARNS, tensor
+from support.settings_cases import CASES, clip_of
 
 import unified_clip.paddle as uc
-from unified_clip._backends.paddle import classes
 from unified_clip._backends.paddle.classes import PROGRAMS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "paddle_static.md"
 
 pytestmark = BACKWARD_WARNS
-
-
-@pytest.fixture(autouse=True)
-def _eager(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("about static programs, which take the device path anyway")
 
 
 # -- Paddle 1.x's example
@@ -107,51 +101,18 @@ def round6(array: np.ndarray) -> list[float]:
     return array.astype(np.float64).round(6).tolist()
 
 
-def by_norm(limit: float) -> object:
-    return uc.GradientClipByNorm(limit)
-
-
-def by_global_norm(limit: float, group_name: str = "default_group") -> object:
-    return uc.GradientClipByGlobalNorm(limit, group_name=group_name)
-
-
-TWO, THREE = {"a": [3.0], "b": [4.0]}, {"a": [3.0], "b": [4.0], "c": [5.0]}
-GROUPS = {"a": [3.0], "b": [4.0], "c": [5.0], "d": [12.0], "e": [8.0]}
-OWN = [(uc.GradientClipByValue(0.5), ["b"]), (by_norm(2.0), None)]
-
-CASES: dict[str, tuple[dict[str, list[float]], list[tuple[object, list[str] | None]], list[float]]] = {
-    "nothing is set": (TWO, [], [3.0, 4.0]),
-    "the norm of each": (TWO, [(by_norm(2.0), None)], [2.0, 2.0]),
-    "by value": (TWO, [(uc.GradientClipByValue(0.5), None)], [0.5, 0.5]),
-    "the norm of all": (TWO, [(by_global_norm(1.0), None)], [0.6, 0.8]),
-    "a parameter's own clip wins": (THREE, OWN, [2.0, 0.5, 2.0]),
-    "also if it is set first": (THREE, OWN[::-1], [2.0, 0.5, 2.0]),
-    "None removes a parameter's own": (TWO, [(by_norm(1.0), ["a"]), (by_norm(2.0), None), (None, ["a"])], [2.0, 2.0]),
-    "None removes the default": (TWO, [(by_norm(2.0), None), (None, None)], [3.0, 4.0]),
-    "groups are by name and threshold": (
-        GROUPS,
-        [
-            (by_global_norm(1.0, "one"), ["a"]), (by_global_norm(1.0, "one"), ["b"]),
-            (by_global_norm(1.0, "two"), ["c", "d"]), (by_global_norm(2.0, "one"), ["e"]),
-        ],
-        [0.6, 0.8, round(5 / 13, 6), round(12 / 13, 6), 2.0],
-    ),
-    "one needs no clip": (THREE, [(by_global_norm(1.0), None)], [0.6, 0.8, 5.0]),
-}  # fmt: skip
-"""Gradients, what is set for which parameters, and the results."""
-
-
 @pytest.mark.parametrize("given", [Network.parameter, lambda network, name: name], ids=["parameters", "names"])
 @pytest.mark.parametrize("apply", [Network.clipped, Network.updates])
 @pytest.mark.usefixtures("static")
 def test_what_is_set_for_a_program_and_its_parameters(
     apply: Callable[..., object], given: Callable[..., object]
 ) -> None:
-    for title, (gradients, clips, expected) in CASES.items():
-        Network(a=[1.0]).set(by_norm(1.0))  # another program
-        network = Network(left_out="c" if title == "one needs no clip" else "", **gradients)
-        for clip, names in clips:
-            network.set(clip, param_list=names and [given(network, name) for name in names])
+    for title, (gradients, settings, expected) in CASES.items():
+        Network(a=[1.0]).set(uc.GradientClipByNorm(1.0))  # another program
+        left_out = "c" if title == "one needs no clip" else ""
+        network = Network(left_out=left_out, **{name: [value] for name, value in gradients.items()})
+        for setting, names in settings:
+            network.set(clip_of(uc, setting), param_list=names and [given(network, name) for name in names])
         assert apply(network) == {name: [number] for name, number in zip(gradients, expected, strict=True)}, title
 
 
@@ -217,22 +178,6 @@ def test_every_static_optimizer_reads_what_is_set(name: str) -> None:
     unclipped = updates(Network(a=[3.0, 4.0], b=[12.0]))
     expected = updates(Network(a=[3.0, 4.0], b=[12.0]), grad_clip=uc.GradientClipByGlobalNorm(1.0))
     assert updates(network) == expected != unclipped
-
-
-def test_optimizers_are_wrapped_once_and_by_static_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(classes, "_have_optimizers_apply_it", lambda: asked.append(1))
-    uc.set_gradient_clip(uc.GradientClipByNorm(1.0))
-    uc.set_gradient_clip(None)
-    assert not asked
-    program = paddle.static.Program()
-    uc.set_gradient_clip(None, program=program)
-    assert asked
-    monkeypatch.undo()
-    for _ in range(2):
-        uc.set_gradient_clip(None, program=program)
-    wrapped = paddle.optimizer.Optimizer.append_regularization_ops
-    assert not hasattr(wrapped.__wrapped__, "__wrapped__")
 
 
 def test_dynamic_optimizers_read_nothing_that_is_set() -> None:

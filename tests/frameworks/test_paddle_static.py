@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from support.kits import Kit
 from support.paddle_programs import BACKWARD_WARNS, program, tensor
 from support.tiers import quick
 
@@ -20,12 +19,6 @@ from unified_clip import ClipConfig
 from unified_clip._backends.paddle import dense
 
 INPUT = np.array([[3.0, -0.0, -4.0], [0.3, 0.4, -0.0], [0.0, 0.0, 0.0], [1e-5, -2.0, 1e4]], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _eager(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("about static programs, which take the device path anyway")
 
 
 # -- every name in a program that is not run yet
@@ -214,37 +207,18 @@ def test_to_static_leaves_its_graph_for_the_host_path_by_default() -> None:
             assert got.numpy().tobytes() == expected.numpy().tobytes()
 
 
-IN_PLACE = {
-    "clip_grad_norm_": lambda layer: uc.clip_grad_norm_(layer.parameters(), 1.0),
-    "clip_grad_value_": lambda layer: uc.clip_grad_value_(layer.parameters(), 1.0),
-    "clip_grads_with_norm_": lambda layer: uc.clip_grads_with_norm_(layer.parameters(), 1.0, 2.0),
-    "GradientClipByNorm.clip_": lambda layer: uc.GradientClipByNorm(1.0).clip_(layer.parameters()),
-}
-
-
-@pytest.mark.parametrize("name", IN_PLACE)
-def test_the_parameters_of_a_layer_are_not_clipped_in_place_in_a_graph_of_to_static(name: str) -> None:
-    layer, clip = paddle.nn.Linear(2, 1), IN_PLACE[name]
+@pytest.mark.parametrize("clip", [lambda held: uc.clip_grad_norm_(held, 1.0), uc.GradientClipByNorm(1.0).clip_])
+def test_parameters_are_not_clipped_in_place_in_a_graph_of_to_static(clip: Callable[..., Any]) -> None:
+    layer = paddle.nn.Linear(2, 1)
     (layer(paddle.ones([1, 2])).sum() * 10).backward()
 
     def function(t: paddle.Tensor) -> paddle.Tensor:
-        clip(layer)
+        clip(layer.parameters())
         return t + 1
 
     with pytest.raises(TypeError, match="parameters have no gradients in a static program"):
         paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
     assert (layer.weight.grad.numpy() == 10).all()
-
-
-def test_a_graph_of_to_static_does_not_keep_the_clip_of_its_first_call() -> None:
-    layer = paddle.nn.Linear(2, 1)
-
-    def function(gradients: list[paddle.Tensor]) -> list[paddle.Tensor]:
-        pairs = list(zip(layer.parameters(), gradients))  # noqa: B905
-        return [gradient for _, gradient in uc.append_gradient_clip_ops(pairs)]
-
-    with pytest.raises(TypeError, match="append_gradient_clip_ops is not supported in a graph of to_static"):
-        paddle.jit.to_static(function, full_graph=True)([tensor([[3.0], [4.0]]), tensor([3.0])])
 
 
 def test_settings_under_to_static() -> None:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import paddle
 import pytest
-from support.kits import Kit
 from support.paddle_programs import BACKWARD_WARNS, program, tensor
 
 import unified_clip.paddle as uc
 
-pytestmark = [
-    BACKWARD_WARNS,
-    pytest.mark.filterwarnings("ignore:full_graph=False:UserWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _eager(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("about optimizers, which are run once")
+pytestmark = [BACKWARD_WARNS, pytest.mark.filterwarnings("ignore:full_graph=False:UserWarning")]
 
 
 # -- optimizers
@@ -160,114 +149,4 @@ def test_whole_steps_under_to_static(in_place: bool) -> None:
     assert got == expected != weights(network())
 
 
-@pytest.mark.parametrize("full_graph", [True, False])
-@pytest.mark.parametrize("clip", CLIPS)
-def test_a_compiled_model_is_clipped_as_any_other(clip: str, full_graph: bool) -> None:
-    expected = trained(network(), False, clip=CLIPS[clip][0])
-    compiled = paddle.jit.to_static(network(), full_graph=full_graph)
-    assert trained(compiled, False, clip=CLIPS[clip][0]) == expected
-
-
-def test_a_saved_model_clips(tmp_path: Any) -> None:
-    class Clipping(paddle.nn.Layer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = paddle.nn.Linear(4, 3)
-
-        def forward(self, x: Any) -> Any:
-            return uc.clip_by_norm(self.linear(x), 0.5, axes=1)
-
-    model = Clipping()
-    specification = [paddle.static.InputSpec([None, 4], "float32")]
-    paddle.jit.save(paddle.jit.to_static(model, full_graph=True), str(tmp_path / "model"), input_spec=specification)
-    loaded = paddle.jit.load(str(tmp_path / "model"))
-    for rows in (16, 3):
-        x = tensor(INPUT[:rows])
-        got = loaded(x).numpy()
-        np.testing.assert_allclose(got, model(x).numpy(), rtol=1e-6)
-        assert np.linalg.norm(got, axis=1).max() <= 0.5 * (1 + 1e-6)
-
-
 # -- loss scaling
-
-
-def scaler(monkeypatch: pytest.MonkeyPatch) -> paddle.amp.GradScaler:
-    """Return an enabled scaler, which also runs on a CPU, although Paddle enables scalers only on GPUs.
-
-    Dynamic scaling needs `auto_cast` to float16, which CPUs do not have.
-    """
-    place = SimpleNamespace(is_gpu_place=lambda: True)
-    with monkeypatch.context() as patch:
-        patch.setattr(paddle.amp.grad_scaler, "_dygraph_tracer", lambda: SimpleNamespace(_expected_place=place))
-        return paddle.amp.GradScaler(init_loss_scaling=1024.0, use_dynamic_loss_scaling=False)
-
-
-def scaled_steps(
-    monkeypatch: pytest.MonkeyPatch, how: str, clip: Any = None, factor: float = 1.0
-) -> tuple[list[bytes], Any]:
-    model, scale, norm = network(), scaler(monkeypatch), None
-    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=clip)
-    for _ in range(3):
-        scaled = scale.scale(cost(model, tensor(INPUT * factor)))
-        scaled.backward()
-        if "unscale" in how:
-            scale.unscale_(optimizer)
-        if "clip" in how:
-            norm = uc.clip_grad_norm_(model.parameters(), 0.5)
-        if "minimize" in how:
-            scale.minimize(optimizer, scaled)
-        else:
-            scale.step(optimizer)
-            scale.update()
-        optimizer.clear_grad()
-    return weights(model), norm
-
-
-@pytest.mark.parametrize("how", ["unscale, clip, step", "unscale, clip, minimize"])
-def test_gradients_are_clipped_in_place_after_unscaling(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A power of two as the scale: then scaling rounds nothing.
-    assert scaled_steps(monkeypatch, how)[0] == trained(network(), in_place=True)
-
-
-@pytest.mark.parametrize("clip", CLIPS)
-@pytest.mark.parametrize("how", ["step", "minimize", "unscale, step"])
-def test_an_optimizers_clip_sees_unscaled_gradients(how: str, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    got, _ = scaled_steps(monkeypatch, how, CLIPS[clip][0])
-    assert got == trained(network(), in_place=False, clip=CLIPS[clip][0])
-
-
-@pytest.mark.parametrize("clip", [None, *CLIPS])
-def test_a_step_that_is_to_be_skipped_stays_so(clip: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = "unscale, step" if clip else "unscale, clip, step"
-    got, norm = scaled_steps(monkeypatch, how, clip and CLIPS[clip][0], factor=np.inf)
-    assert got == weights(network())
-    assert clip or np.isnan(norm.item())
-
-
-def static_losses(clip: Any, scaled: bool) -> list[float]:
-    """Return the losses of six steps of a static program. The fourth step overflows."""
-    paddle.enable_static()
-    try:
-        with program(), paddle.static.scope_guard(paddle.static.Scope()):
-            loss = cost(network(), paddle.static.data("x", [-1, 4], "float32"))
-            optimizer = paddle.optimizer.SGD(0.1, grad_clip=clip)
-            if scaled:
-                optimizer = paddle.static.amp.decorate(optimizer, level="O1", dtype="float16")
-                scale = paddle.amp.GradScaler(init_loss_scaling=1024.0)
-                scale.minimize(optimizer, scale.scale(loss))
-            else:
-                optimizer.minimize(loss)
-            executor = paddle.static.Executor()
-            executor.run(paddle.static.default_startup_program())
-            fed = [INPUT, INPUT, INPUT, INPUT * np.inf, INPUT, INPUT]
-            return [executor.run(feed={"x": x}, fetch_list=[loss])[0].item() for x in (fed if scaled else fed[4:] * 3)]
-    finally:
-        paddle.disable_static()
-
-
-@pytest.mark.parametrize("clip", CLIPS)
-def test_static_programs_clip_after_unscaling_and_skip_what_overflows(clip: str) -> None:
-    scaled, plain = static_losses(CLIPS[clip][0], True), static_losses(CLIPS[clip][0], False)
-    assert np.isnan(scaled[3])
-    assert [*scaled[:3], *scaled[4:]] == plain[:5]
-    assert plain != static_losses(None, False)

@@ -196,39 +196,6 @@ def test_derivatives_and_maps_in_graphs(manner: Callable[..., Any], function: Ca
     np.testing.assert_allclose(result, [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-6)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda row: uc.clip_by_global_norm([row, 2.0 * row], 1.0),
-        lambda row: uc.clip_by_norm(row, 1.0),
-        lambda row: uc.clip_by_norm(tf.reshape(row, [2, -1]), 1.0, axes=1),
-        lambda row: uc.clip_by_value(row, -1.0, 1.0),
-        lambda row: uc.get_total_norm([row, tf.cast(row, tf.bfloat16)], 1),
-        lambda row: uc.get_total_norm([tf.reduce_sum(row), tf.reshape(row, [2, -1])]),
-        lambda row: uc.get_total_norm([row], math.inf),
-        lambda row: uc.get_total_norm([row], 3),
-    ],
-    ids=["global norm", "norm", "slices", "value", "order 1", "scalars and matrices", "order inf", "order 3"],
-)
-@pytest.mark.parametrize(("length", "derived"), [(4, False), (4, True), (1 << 19, False)])
-def test_vectorized_map_runs_no_loop(function: Callable[..., Any], length: int, derived: bool) -> None:
-    def run(row: tf.Tensor) -> Any:
-        if not derived:
-            return function(row)
-        with tf.GradientTape() as tape:
-            tape.watch(row)
-            result = function(row)
-        return tape.gradient(result, row)
-
-    numbers = np.random.default_rng(0).standard_normal((2, length)).astype(np.float32)
-    rows = tf.constant(numbers)
-    results = tf.nest.flatten(tf.vectorized_map(run, rows, fallback_to_while_loop=False))
-    row_results = [tf.nest.flatten(tf.function(run)(row)) for row in rows]
-    for batch, *rows_ in zip(results, *row_results, strict=True):
-        np.testing.assert_allclose(batch, np.stack(rows_), rtol=3e-7, atol=1e-9)
-
-
 def test_derivatives_in_graphs_of_tensorflow_1() -> None:
     def body(x: tf.Tensor) -> list[tf.Tensor]:
         looped = v1.while_loop(lambda i, _: i < 1, lambda i, y: (i + 1, clipped_in_a_long_list(y)), (0, x))[1]
@@ -240,54 +207,6 @@ def test_derivatives_in_graphs_of_tensorflow_1() -> None:
 
 
 # -- cost of graphs
-
-
-@pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=["graph", "xla"])
-def test_a_step_is_traced_once(options: dict[str, Any]) -> None:
-    table, weight = tf.Variable(tf.ones([4, 2])), tf.Variable(POINT)
-
-    @tf.function(**options)
-    def step(scale: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(scale * weight**2) + tf.reduce_sum(tf.nn.embedding_lookup(table, [1, 1, 2]) ** 2)
-        gradients = tape.gradient(loss, [table, weight])
-        clipped, norm = uc.clip_by_global_norm(gradients, limit)
-        uc.clip_grad_norm_(gradients, 1.0)
-        weight.assign_sub(clipped[1])
-        table.assign_sub(tf.convert_to_tensor(gradients[0]))
-        return norm
-
-    for index in range(100):
-        assert step(tf.constant(float(index)), tf.constant(0.01 * index)) >= 0.0
-    assert step.experimental_get_tracing_count() == 1
-
-
-@pytest.mark.nightly
-def test_xla_computes_the_sum_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeating the sum for each tensor made compiling a thousand tensors take minutes."""
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # the kernels compute the sum outside of XLA
-
-    def additions(count: int) -> int:
-        tensors = [tf.ones(300 + length) for length in range(count)]  # different lengths, so that they are not joined
-        compiled = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0), jit_compile=True)
-        text: str = compiled.experimental_get_compiler_ir(tensors)(stage="optimized_hlo")
-        return text.count(" add(")
-
-    assert additions(10) > 0
-    assert additions(40) < 5 * additions(10)
-
-
-def count_nodes(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> int:
-    graph = tf.function(function).get_concrete_function(list(tensors)).graph.as_graph_def()
-    return len(graph.node) + sum(len(function_.node_def) for function_ in graph.library.function)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (100, 50), (1 << 16,)])
-def test_a_graph_of_many_tensors_has_at_most_twice_the_nodes_of_tensorflows(shape: tuple[int, ...]) -> None:
-    tensors = [tf.zeros(shape)] * 200
-    native = count_nodes(lambda grads: tf.clip_by_global_norm(grads, 1.0), tensors)
-    assert count_nodes(lambda grads: uc.clip_by_global_norm(grads, 1.0), tensors) <= 2 * native
 
 
 def test_multiplications_run_only_if_the_list_is_clipped() -> None:
@@ -370,47 +289,3 @@ assert nodes and not any("PyFunc" in node.op for node in nodes)
 """
     expected = [*clip(*values), *rows(tf.constant(values[0]), tf.constant(indices), tf.constant(values[2]))]
     assert in_a_new_process(code).split() == [np.array(part).tobytes().hex() for part in expected]
-
-
-PORTED = """
-import numpy as np
-import tensorflow.compat.v1 as tf
-import unified_clip.tensorflow as uc
-tf.{switch}()
-
-x = tf.placeholder(tf.float32, [None, 2])
-y = tf.placeholder(tf.float32)
-limit = tf.placeholder_with_default(1.0, [])
-weight = tf.get_variable("weight", initializer=[[0.0], [0.0]])
-table = tf.get_variable("table", initializer=tf.ones([4, 1]))
-unused = tf.get_variable("unused", [3])
-loss = tf.reduce_sum((tf.matmul(x, weight) - y) ** 2) + tf.reduce_sum(tf.nn.embedding_lookup(table, [1, 1, 2]))
-optimizer = tf.train.GradientDescentOptimizer(0.1)
-pairs = optimizer.compute_gradients(loss)
-gradients, variables = zip(*pairs)
-clipped, norm = uc.clip_by_global_norm(gradients, limit)
-updated = list(pairs)
-uc.clip_grad_norm_(updated, limit)
-by_class = uc.GradientClipByGlobalNorm(1.0)([pair for pair in pairs if pair[0] is not None])
-train = optimizer.apply_gradients(zip(clipped, variables))
-own = [g if g is None else uc.clip_by_norm(g, 0.5) for g in gradients]
-with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    feed = {{x: [[3.0, 4.0]], y: -0.5}}  # gradients 3, 4; and 2, 1 in two rows of the table
-    length, first, pair, from_class = session.run([norm, clipped[0], updated[0], by_class[0][0]], feed)
-    np.testing.assert_allclose(length, 30 ** 0.5, rtol=1e-6)
-    for part in (first, pair[0], from_class):
-        np.testing.assert_allclose(part, np.array([[3.0], [4.0]]) / 30 ** 0.5, rtol=1e-5)
-    assert clipped[2] is None and updated[2][0] is None
-    np.testing.assert_allclose(session.run(own[0], feed), [[0.3], [0.4]], rtol=1e-6)
-    session.run(train, feed | {{limit: 1.0}})
-    np.testing.assert_allclose(session.run(table)[:, 0], 1 - 0.1 * np.array([0, 2, 1, 0]) / 30 ** 0.5, rtol=1e-6)
-    np.testing.assert_allclose(session.run(weight)[:, 0], -0.1 * np.array([3, 4]) / 30 ** 0.5, rtol=1e-6)
-print("done")
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("switch", ["disable_eager_execution", "disable_v2_behavior"])
-def test_a_tensorflow_1_program_trains_with_clipping(switch: str) -> None:
-    assert in_a_new_process(PORTED.format(switch=switch)).split()[-1] == "done"

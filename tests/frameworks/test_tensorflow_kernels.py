@@ -1,7 +1,4 @@
-"""TensorFlow: graphs on a CPU call the compiled kernels, by two operations, with the bits of the host path.
-
-Graphs that XLA compiles are in test_tensorflow_xla.py.
-"""
+"""TensorFlow: graphs on a CPU, also of XLA, call the compiled kernels, with the bits of the host path."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import functools
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +17,12 @@ from support.kits import in_a_new_process
 
 import unified_clip
 import unified_clip.tensorflow as uc
+from unified_clip import ClipWarning
 from unified_clip._backends.tensorflow import kernel_operations
 
-pytestmark = pytest.mark.skipif(not kernel_operations.REGISTERED, reason="this build has no compiled kernels")
+pytestmark = pytest.mark.skipif(not kernel_operations.REGISTERED_FOR_XLA, reason="this build has no compiled kernels")
 
 NORM, SCALE = kernel_operations.NORM, kernel_operations.SCALE
-
-
-@pytest.fixture(autouse=True)
-def _default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
-    monkeypatch.delenv("UNIFIED_CLIP_GRAPH", raising=False)
 
 
 def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list[tf.Tensor]:
@@ -130,45 +122,20 @@ def test_nested_vectorized_map(name: str) -> None:
 # -- saved programs
 
 
-def test_an_imported_graph_has_per_tensor_derivatives() -> None:
-    """TensorFlow infers no shape of the norms when it imports the graph."""
-
-    def derivatives(graph: tf.Graph) -> list[Any]:
-        with graph.as_default(), tf.compat.v1.Session() as session:
-            x, clipped = ([graph.get_tensor_by_name(f"{name}{k}:0") for k in (0, 1)] for name in ("x", "clipped"))
-            weighted = tf.reduce_sum(clipped[0] * [1.0, 2.0]) + tf.reduce_sum(clipped[1] * [3.0, 4.0])
-            results: list[Any] = session.run(tf.gradients(weighted, x))
-            return results
-
-    with tf.Graph().as_default() as graph:
-        x = [tf.constant([3.0, 4.0], name="x0"), tf.constant([6.0, 1.0], name="x1")]
-        variables = [tf.compat.v1.get_variable(f"v{index}", [2]) for index in range(2)]
-        pairs = uc.GradientClipByNorm(1.0)(list(zip(x, variables, strict=True)))
-        for index, (grad, _) in enumerate(pairs):
-            tf.identity(grad, name=f"clipped{index}")
-    with tf.Graph().as_default() as imported:
-        tf.import_graph_def(graph.as_graph_def(), name="")
-    np.testing.assert_array_equal(derivatives(imported), derivatives(graph))
-    np.testing.assert_allclose(derivatives(graph)[0], [-0.064, 0.048], rtol=1e-6)
-
-
 SAVE = """
-import sys
 import tensorflow as tf
-import unified_clip
 import unified_clip.tensorflow as uc
 
 
 class Program(tf.Module):
-    @tf.function(input_signature=[tf.TensorSpec([None])])
+    @tf.function(input_signature=[tf.TensorSpec([2])], jit_compile={jit})
     def clip(self, x):
         return uc.clip_by_global_norm([x], 1.0)[0][0]
 
 
-tf.saved_model.save(Program(), sys.argv[1])
+tf.saved_model.save(Program(), {path!r})
 """
 LOAD = """
-import sys
 import tensorflow as tf
 
 print(tf.saved_model.load({path!r}).clip(tf.constant([3.0, 4.0])).numpy().tolist())
@@ -176,14 +143,20 @@ print(tf.saved_model.load({path!r}).clip(tf.constant([3.0, 4.0])).numpy().tolist
 
 
 @pytest.mark.nightly
-def test_loading_a_saved_model_without_unified_clip_names_the_operation(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("jit", "missing"), [(False, "Op type not registered 'UnifiedClipNorm'"), (True, kernel_operations.TARGET)]
+)
+def test_loading_a_saved_model_without_unified_clip_names_what_is_missing(
+    tmp_path: Path, jit: bool, missing: str
+) -> None:
     path = str(tmp_path / "program")
-    in_a_new_process(SAVE.replace("sys.argv[1]", repr(path)))
+    in_a_new_process(SAVE.format(path=path, jit=jit))
     loaded = in_a_new_process("import unified_clip.tensorflow" + LOAD.format(path=path))
     assert loaded.strip() == str(np.float32([0.6, 0.8]).tolist())
-    failed = subprocess.run([sys.executable, "-c", LOAD.format(path=path)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-P", "-c", LOAD.format(path=path)]
+    failed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert failed.returncode
-    assert "Op type not registered 'UnifiedClipNorm'" in failed.stderr
+    assert missing in failed.stderr
 
 
 OTHER_COPY = """
@@ -195,41 +168,18 @@ from unified_clip._native import KERNELS
 spec = spec_from_file_location("_kernels", shutil.copy(KERNELS.__file__, tempfile.mkdtemp()))
 copy = module_from_spec(spec)
 spec.loader.exec_module(copy)
-copy.register_tensorflow()
+copy.register_tensorflow(), copy.register_tensorflow_xla()
 import unified_clip.tensorflow as uc
-print(tf.function(uc.global_norm)([tf.constant([3.0, 4.0])]).numpy(), unified_clip.native_available("tensorflow"))
+from unified_clip._backends.tensorflow import kernel_operations
+print(unified_clip.native_available("tensorflow"), kernel_operations.REGISTERED_FOR_XLA)
+for jit in (False, True):
+    print(tf.function(uc.global_norm, jit_compile=jit)([tf.constant([3.0, 4.0])]).numpy())
 """
 
 
 @pytest.mark.nightly
-def test_operations_of_another_copy_are_not_registered_again() -> None:
-    assert in_a_new_process(OTHER_COPY).strip() == "5.0 False"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-# TensorFlow allocates one result, and the kernels several
-@pytest.mark.nightly
-@pytest.mark.parametrize("lengths", [[60_000_000], [3, 60_000_000]])
-def test_a_lack_of_memory_raises_resource_exhausted(lengths: list[int]) -> None:
-    assert in_a_new_process(NO_MEMORY.format(lengths=lengths)).strip() == "ResourceExhaustedError"
-
-
-NO_MEMORY = """
-import resource
-import tensorflow as tf
-import unified_clip.tensorflow as uc
-clip = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0))
-grads = [tf.ones(length) for length in {lengths}]
-clip([tf.ones(3)] * len(grads))
-clip.get_concrete_function(grads)
-with open("/proc/self/statm") as file:
-    used = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
-try:
-    clip(grads)
-except tf.errors.OpError as error:
-    print(type(error).__name__)
-"""
+def test_what_another_copy_has_registered_is_not_registered_again() -> None:
+    assert in_a_new_process(OTHER_COPY).split() == ["False", "False", "5.0", "5.0"]
 
 
 def test_a_tensorflow_1_graph_runs_the_kernels() -> None:
@@ -253,3 +203,157 @@ def test_results_outlive_the_function() -> None:
         for clipped in all_results
         for actual, reference in zip(clipped, all_results[0], strict=True)
     )
+
+
+# -- graphs that XLA compiles
+
+Clip = Callable[..., Any]
+
+
+def compiled(function: Clip, **settings: Any) -> Any:
+    return tf.function(lambda *tensors: function(*tensors), jit_compile=True, autograph=False, **settings)
+
+
+def clip(grads: Any) -> tuple[Any, tf.Tensor]:
+    clipped, norm = uc.clip_by_global_norm(list(grads), 1.0)
+    return clipped, norm
+
+
+def count_custom_calls(function: Any, *arguments: Any) -> int:
+    """Return the number of custom calls in a function. Some of those in `tf.vectorized_map` are never run."""
+    graph = function.get_concrete_function(*arguments).graph.as_graph_def()
+    nodes = [*graph.node, *(node for function_ in graph.library.function for node in function_.node_def)]
+    # XLA cannot compile these
+    assert not {kernel_operations.NORM, kernel_operations.SCALE} & {node.op for node in nodes}
+    return sum(node.op == kernel_operations.XLA_CALL for node in nodes)
+
+
+def assert_same_bits(result: Any, expected: Any) -> None:
+    bits = [[tensor.numpy().tobytes() for tensor in tf.nest.flatten(tensors)] for tensors in (result, expected)]
+    assert bits[0] == bits[1]
+
+
+def test_unknown_shapes_use_operations_of_tensorflow() -> None:
+    assert count_custom_calls(compiled(clip), gradients()) == 1
+    unknown = compiled(lambda x: clip([x]), input_signature=[tf.TensorSpec([None])])
+    assert count_custom_calls(unknown) == 0
+    assert_same_bits(unknown(tf.constant([3.0, 4.0])), clip([tf.constant([3.0, 4.0])]))
+
+
+def test_settings_switch_the_kernels_of_xla_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        assert count_custom_calls(compiled(clip), gradients()) == 1
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
+    assert count_custom_calls(compiled(clip), gradients()) == 0
+
+
+@pytest.fixture
+def _without_cached_check() -> Iterator[None]:
+    kernel_operations._xla_calls_kernels.cache_clear()
+    kernel_operations.XLA_HOOK._is_reported = False
+    yield
+    kernel_operations._xla_calls_kernels.cache_clear()
+
+
+@pytest.mark.usefixtures("_without_cached_check")
+@pytest.mark.parametrize(
+    ("changed", "problem"), [("TARGET", "No registered implementation"), ("tf.constant", "is 10.0 instead of 5")]
+)
+def test_operations_of_tensorflow_replace_kernels_that_xla_cannot_call(
+    monkeypatch: pytest.MonkeyPatch, changed: str, problem: str
+) -> None:
+    if changed == "TARGET":
+        monkeypatch.setattr(kernel_operations, "TARGET", "a target that nobody has registered")
+    else:
+        monkeypatch.setattr(tf, "constant", lambda numbers: 2.0 * np.array(numbers, np.float32))
+    with pytest.warns(ClipWarning, match=problem):
+        assert not kernel_operations._xla_calls_kernels()
+    monkeypatch.undo()
+    function = compiled(clip)
+    assert count_custom_calls(function, gradients()) == 0  # without another warning
+    np.testing.assert_allclose(function([tf.constant([3.0, 4.0])])[0][0], [0.6, 0.8], rtol=1e-6)
+
+
+def test_constant_row_indices_have_a_known_number() -> None:
+    """XLA does not know how many different rows `tf.unique` finds, even of constants."""
+    values = tf.reshape(tf.range(10.0), [5, 2])
+
+    def clip_rows(values: tf.Tensor, dense: tf.Tensor) -> tuple[Any, ...]:
+        slices = tf.IndexedSlices(values, tf.reshape(tf.constant([[4, 1], [4, 0]]), [-1]), tf.constant([6, 2]))
+        (clipped, dense_result), norm = clip([slices, dense])
+        return clipped.values, clipped.indices, dense_result, norm
+
+    function, dense = compiled(clip_rows), tf.constant([1.0, 2.0])
+    assert count_custom_calls(function, values[:4], dense) == 1
+    result = function(values[:4], dense)
+    np.testing.assert_array_equal(result[1], [4, 1, 0])
+    merged = [tf.stack([values[0] + values[2], values[1], values[3]]), dense]
+    (expected, dense_result), norm = clip(merged)
+    assert_same_bits([result[0], *result[2:]], [expected, dense_result, norm])
+
+
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_a_function_traced_for_xla_also_runs_without_xla(compiled_first: bool) -> None:
+    inner = tf.function(lambda *grads: clip(grads), autograph=False)
+    function = compiled(inner)
+    if compiled_first:
+        assert_same_bits(function(*gradients()), clip(gradients()))
+    function.get_concrete_function(*gradients())
+    assert count_custom_calls(inner, *gradients()) == 1
+    assert_same_bits(inner(*gradients()), clip(gradients()))
+
+
+def test_clips_in_loops_and_branches() -> None:
+    def step(grads: list[tf.Tensor], twice: tf.Tensor) -> list[tf.Tensor]:
+        def body(index: tf.Tensor, *looped_grads: tf.Tensor) -> tuple[Any, ...]:
+            return index + 1, *uc.clip_by_global_norm(looped_grads, 2.0 / tf.cast(index + 1, tf.float32))[0]
+
+        once = tf.while_loop(lambda index, *_: index < 3, body, (0, *grads))[1:]
+        result: list[tf.Tensor] = tf.cond(twice, lambda: uc.clip_by_global_norm(once, 0.5)[0], lambda: list(once))
+        return result
+
+    function = compiled(step)
+    assert count_custom_calls(function, gradients(), tf.constant(True)) == 2
+    for twice in (True, False):
+        assert_same_bits(function(gradients(), tf.constant(twice)), step(gradients(), tf.constant(twice)))
+
+
+@pytest.mark.parametrize("length", [3, None])
+def test_vectorized_map_gives_each_member_its_own_norm(length: int | None) -> None:
+    rows = tf.random.normal([2, 3, 4], seed=2)
+    variables = [tf.Variable(tf.zeros(4)), tf.Variable(tf.zeros(4))]
+
+    def clip_row(row: tf.Tensor) -> list[tf.Tensor]:
+        (first, second), norm = clip([row, row * row])
+        (per_tensor, _), _ = uc.GradientClipByNorm(0.5)(list(zip([row, row * row], variables, strict=True)))
+        return [first, second, tf.fill([4], norm), per_tensor]
+
+    def clip_all(batch: tf.Tensor) -> Any:
+        return tf.vectorized_map(clip_row, batch, fallback_to_while_loop=False)
+
+    function = compiled(clip_all, input_signature=[tf.TensorSpec([length, 4])])
+    assert count_custom_calls(function) == (4 if length else 2)
+    np.testing.assert_array_equal(tf.stack(function(rows[0]), axis=1), [clip_row(row) for row in rows[0]])
+    if length:
+        of_batches = compiled(lambda rows: tf.vectorized_map(clip_all, rows, fallback_to_while_loop=False))
+        expected = [[clip_row(row) for row in batch] for batch in rows]
+        np.testing.assert_array_equal(tf.stack(of_batches(rows), axis=2), expected)
+
+
+def test_custom_calls_of_other_libraries_keep_their_errors() -> None:
+    def second(x: tf.Tensor) -> tf.Tensor:
+        from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
+
+        (result,) = xla_custom_call_v2([x], "others", "", False, [tf.float32], [[2]])
+        return result
+
+    def derivative(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = second(x)
+        return tape.gradient(y, x)
+
+    with pytest.raises(LookupError, match="with the target 'others' supports neither derivatives nor"):
+        compiled(derivative)(tf.ones(2))
+    with pytest.raises(tf.errors.OpError, match="needs a function with jit_compile=True"):
+        tf.function(second, autograph=False)(tf.ones(2))

@@ -21,14 +21,6 @@ DERIVATIVE = [0.032, -0.024]
 """The derivative of the sum of clip_by_norm(GRADIENT, 1)."""
 
 
-@pytest.fixture
-def _unforced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
-
-
-choosing = pytest.mark.usefixtures("_unforced")
-
-
 def on_host(*tensors: Any, differentiable: bool = True, others: tuple[Any, ...] = ()) -> bool:
     return BACKEND.path(
         [BACKEND.as_tensor(tensor) for tensor in tensors], differentiable=differentiable, extra_inputs=others
@@ -48,7 +40,6 @@ COMPILED: list[Callable[..., Any]] = [
 # -- the host path is taken for plain eager tensors only
 
 
-@choosing
 def test_a_tape_that_keeps_recording_watches_the_gradients_it_gives() -> None:
     variable = tf.Variable(GRADIENT)
     with tf.GradientTape(persistent=True) as tape:
@@ -61,7 +52,6 @@ def test_a_tape_that_keeps_recording_watches_the_gradients_it_gives() -> None:
     close(tape.gradient(clipped, variable), np.ones(2) @ jacobian @ np.diag([18, 24]))
 
 
-@choosing
 def test_a_trainable_variable_under_a_tape() -> None:
     for variable in (tf.Variable(GRADIENT), keras.Variable(GRADIENT)):
         assert on_host(variable)
@@ -71,16 +61,6 @@ def test_a_trainable_variable_under_a_tape() -> None:
         close(tape.gradient(clipped, variable), DERIVATIVE)
     with tf.GradientTape():
         assert on_host(tf.Variable(GRADIENT, trainable=False))
-
-
-@choosing
-def test_a_forward_accumulator() -> None:
-    tensor = tf.constant(GRADIENT)
-    with tf.autodiff.ForwardAccumulator(tensor, tf.constant([1.0, 0.0])) as accumulator:
-        assert not on_host(tensor)
-        assert on_host(tf.ones(2))
-        clipped = uc.clip_by_norm(tensor, 1.0)
-    close(accumulator.jvp(clipped), [0.128, -0.096])
 
 
 @pytest.mark.parametrize("path", ["", "framework"])
@@ -99,25 +79,6 @@ def test_in_place_names_and_classes_record_no_gradient(path: str, monkeypatch: p
         assert tape.gradient(norm, tensor) is None
 
 
-@choosing
-def test_inside_a_graph_of_tensorflow_1() -> None:
-    with tf.Graph().as_default():
-        tensor = tf.compat.v1.placeholder(tf.float32, [None])
-        assert not on_host(tensor)
-        clipped, norm = uc.clip_by_global_norm([tensor, tf.constant([[12.0]])], 1.0)
-        (derivative,) = tf.gradients(uc.global_norm([tensor]), tensor)
-        with tf.compat.v1.Session() as session:
-
-            def run(fetches: Any, values: list[float]) -> Any:
-                return session.run(fetches, {tensor: values})
-
-            np.testing.assert_allclose(run(clipped[0], GRADIENT), [3 / 13, 4 / 13], rtol=1e-6)
-            assert run(norm, GRADIENT) == 13.0
-            assert np.isnan(run(clipped[0], [math.inf, 1.0])).all()
-            assert run(derivative, [0.0, 0.0]).tolist() == [0.0, 0.0]
-
-
-@choosing
 def test_tensors_of_another_device() -> None:
     class Elsewhere:
         backing_device = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -132,7 +93,6 @@ def test_tensors_of_another_device() -> None:
         assert not arithmetic.in_host_memory([type("Subclass", (Elsewhere,), {})()])
 
 
-@choosing
 def test_py_function_keeps_subnormal_numbers_and_derivatives() -> None:
     tiny, limit = tf.constant([3e-40, 4e-40]), tf.constant(1e-40)
     norm = tf.py_function(lambda x: uc.global_norm([x]), [tiny], tf.float32)
@@ -323,7 +283,6 @@ def test_the_advice_for_other_kinds_of_tensors_works(kind: str) -> None:
     assert float(uc.global_norm([eval(advice, {"tf": tf, "gradient": gradient})])) == 5.0
 
 
-@choosing
 def test_in_place_names_sum_rows_exactly_under_a_tape() -> None:
     gradients = [slices([1, 1, 1], [[2.0**60], [1.0], [-(2.0**60)]])]  # a float64 sum would be 0
     with tf.GradientTape() as tape:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.kits import Kit
 from support.tiers import READS_TENSORS
 
 import unified_clip
@@ -14,11 +13,7 @@ import unified_clip.torch as uc
 from unified_clip._backends.torch import backend
 from unified_clip._backends.torch.backend import BACKEND
 
-
-@pytest.fixture(autouse=True)
-def _compiled_and_eager(kit: Kit) -> None:
-    if not kit.exact or not unified_clip.native_available():
-        pytest.skip("about the compiled kernels on the host path")
+pytestmark = pytest.mark.skipif(not unified_clip.native_available(), reason="about the compiled kernels")
 
 
 def parameter(gradient: torch.Tensor | None) -> torch.nn.Parameter:

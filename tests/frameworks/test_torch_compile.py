@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.kits import Kit, in_a_new_process
+from support.kits import TorchKit, in_a_new_process
 from support.tiers import FORMATS_TEXTS, TRACES_HOOKS, quick
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
 
@@ -20,9 +21,7 @@ Result = list[torch.Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _reset_compiler(kit: Kit) -> Iterator[None]:
-    if not kit.exact:
-        pytest.skip("graphs always take the device path")
+def _reset_compiler() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -33,11 +32,7 @@ def gradients(scale: float, dtype: torch.dtype = torch.float32) -> Result:
     return [torch.tensor(value, dtype=dtype) * scale for value in values]
 
 
-def parameters(grads: Result) -> list[torch.nn.Parameter]:
-    params = [torch.nn.Parameter(torch.zeros_like(each)) for each in grads]
-    for parameter, gradient in zip(params, grads, strict=True):
-        parameter.grad = gradient
-    return params
+parameters = TorchKit().in_place
 
 
 def copy_gradients(params: list[torch.nn.Parameter]) -> Result:
@@ -56,13 +51,9 @@ def tensors_of(result: Any) -> Result:
 PARAMETERS = parameters(gradients(1.0))
 
 FORMS: dict[str, Callable[[Any], Any]] = {
-    "order 3": lambda params: uc.clip_grad_norm_(params, 5.0, norm_type=3.0),
-    "to infinity": lambda params: uc.clip_grad_norm_(params, math.inf),
-    "to zero": lambda params: uc.clip_grad_norm_(params, 0),
+    "the package's own function": lambda params: unified_clip.clip_grad_norm_(params, 5.0),
     "a generator": lambda params: uc.clip_grad_norm_((parameter for parameter in params), 5.0),
     "names": lambda params: uc.clip_grad_norm_([(f"p{i}", p) for i, p in enumerate(params)], 5.0),
-    "one": lambda params: uc.clip_grad_norm_(params[0], 2.0),
-    "one twice": lambda params: uc.clip_grad_norm_([params[0], params[1], params[0]], 5.0),
     "a measured norm": lambda params: uc.clip_grads_with_norm_(
         params, 5.0, uc.get_total_norm([p.grad for p in params])
     ),
@@ -76,7 +67,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "integers": lambda params: uc.clip_by_value(params[0].grad.to(torch.int32), -2, 2),
     "parameters in pairs": lambda params: uc.GradientClipByNorm(2.0)([(p, p.grad) for p in params]),
 }
-"""Forms of calls that test_each_compiled.py does not have."""
+"""Forms of calls that test_each_compiled.py and test_torch_short_bodies.py do not have."""
 
 
 def assert_same_bits(result: Result, expected: Result) -> None:
@@ -104,30 +95,6 @@ def test_a_form_of_a_call_is_traced_once_and_matches_eager(name: str) -> None:
     assert counter.frame_count == 1
 
 
-@FORMATS_TEXTS
-def test_a_number_as_threshold_is_checked_inside_a_graph() -> None:
-    compiled = torch.compile(lambda params_, limit: uc.clip_grad_norm_(params_, limit), backend="eager", fullgraph=True)
-    params = parameters(gradients(1.0))
-    for limit in (1.0, 2.0, 3.0):
-        compiled(params, limit)
-    for limit in (-1.0, math.nan):
-        with pytest.raises(Exception, match="Pass 0 or more"):
-            compiled(params, limit)
-    before = copy_gradients(params)
-    compiled(params, math.inf)
-    assert_same_bits(copy_gradients(params), before)
-
-
-@FORMATS_TEXTS
-def test_an_expanded_gradient_is_rejected_when_traced() -> None:
-    good, wrong = parameters([torch.tensor([30.0])])[0], torch.nn.Parameter(torch.zeros(4))
-    wrong.grad = torch.ones(1).expand(4)
-    compiled = torch.compile(lambda params_: uc.clip_grad_norm_(params_, 1.0), backend="eager", fullgraph=True)
-    with pytest.raises(Exception, match="position 1 has elements that overlap in memory"):
-        compiled([good, wrong])
-    assert good.grad.item() == 30.0
-
-
 def with_gradients(*grads: torch.Tensor) -> list[torch.nn.Parameter]:
     return parameters([torch.tensor([30.0]), *grads])
 
@@ -136,20 +103,12 @@ def sparse() -> torch.Tensor:
     return torch.sparse_coo_tensor([[0, 2, 2]], [3.0, 1.0, 3.0], (4,), check_invariants=False)
 
 
-def expanded() -> torch.Tensor:
-    return torch.ones(1).expand(4)
-
-
 GRAPH_BREAKS: dict[str, tuple[Callable[[], list[torch.nn.Parameter]], Callable[[Any], Any]]] = {
     "sparse": (lambda: with_gradients(sparse()), lambda params: uc.clip_grad_norm_(params, 1.0)),
-    "sparse, by value": (lambda: with_gradients(sparse()), lambda params: uc.clip_grad_value_(params, 1.0)),
     "sparse, by a class": (lambda: with_gradients(sparse()), uc.GradientClipByNorm(1.0).clip_),
     "sparse, functional": (
         lambda: with_gradients(sparse()), lambda params: uc.clip_by_global_norm([p.grad for p in params], 1.0)
     ),
-    "expanded": (lambda: with_gradients(expanded()), lambda params: uc.clip_grad_norm_(params, 1.0)),
-    "expanded, by value": (lambda: with_gradients(expanded()), lambda params: uc.clip_grad_value_(params, 0.1)),
-    "expanded, by a class": (lambda: with_gradients(expanded()), uc.GradientClipByNorm(0.1).clip_),
     "not finite": (
         lambda: with_gradients(torch.tensor([math.inf])),
         lambda params: uc.clip_grad_norm_(params, 1.0, error_if_nonfinite=True),
@@ -159,9 +118,7 @@ GRAPH_BREAKS: dict[str, tuple[Callable[[], list[torch.nn.Parameter]], Callable[[
         lambda params: uc.clip_by_norm(torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged), 1.0),
     ),
     "gradients for parameters": (with_gradients, lambda params: uc.clip_grad_norm_([p.grad for p in params], 1.0)),
-    "finite": (with_gradients, lambda params: uc.clip_grad_norm_(params, 1.0, error_if_nonfinite=True)),
     "no tensor": (with_gradients, lambda params: uc.clip_grad_norm_([*params, "weight"], 1.0)),
-    "a negative threshold": (with_gradients, lambda params: uc.clip_grad_norm_(params, -1.0)),
     "a used-up iterator": (with_gradients, lambda params: uc.clip_grad_norm_(iter([]), 1.0)),
 }  # fmt: skip
 
@@ -190,35 +147,6 @@ def test_calls_that_break_the_graph_match_eager(name: str, backend: str) -> None
         )
         assert messages == expected_messages
         assert_same_bits(result, expected)
-
-
-FIRST_CALL = """
-import warnings
-warnings.simplefilter("error")
-import torch
-import unified_clip
-held = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(4))]
-held[0].grad, held[1].grad = torch.tensor([30.0, 40.0]), {gradient}
-try:
-    norm = torch.compile(lambda given: unified_clip.clip_grad_norm_(given, 1.0), backend="eager")(held)
-    print(norm.item(), end=" ")
-except Exception as error:
-    print(type(error).__name__, end=" ")
-print(round(held[0].grad[0].item(), 4))
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("gradient", "printed"),
-    [
-        ("torch.ones(1).expand(4)", "ValueError 30.0"),
-        ("torch.sparse_coo_tensor([[0]], [0.0], (4,), check_invariants=False)", "50.0 0.6"),
-    ],
-    ids=["expanded", "sparse"],
-)
-def test_the_first_call_of_a_top_level_function_may_be_compiled(gradient: str, printed: str) -> None:
-    assert in_a_new_process(FIRST_CALL.format(gradient=gradient)).strip() == printed
 
 
 @FORMATS_TEXTS
@@ -253,33 +181,6 @@ def test_a_hook_is_part_of_the_graph() -> None:
 
     loss(leaf).backward()
     torch.testing.assert_close(leaf.grad, torch.tensor([1.5, 0.025]))
-
-
-def test_a_training_step_is_traced_once() -> None:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
-    counter = CompileCounterWithBackend("aot_eager")
-
-    @torch.compile(backend=counter, fullgraph=True)
-    def update(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
-        norm = uc.clip_grad_norm_(parameters, 0.5)
-        with torch.no_grad():
-            for parameter in parameters:
-                parameter -= 0.1 * parameter.grad
-        return norm
-
-    losses = []
-    data = torch.randn(64, 4)
-    for _ in range(100):
-        loss = (model(data) - data.sum(1, keepdim=True)).pow(2).mean()
-        model.zero_grad()
-        loss.backward()
-        update(list(model.parameters()))
-        total = uc.get_total_norm([parameter.grad for parameter in model.parameters()])
-        assert float(total) <= 0.5 * (1 + 2**-22)
-        losses.append(loss.item())
-    assert counter.frame_count == 1
-    assert losses[-1] < losses[0] / 10
 
 
 IMPORT_LATE = """

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from pathlib import Path
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
+import torch.distributed.fsdp  # both add checks to a call
 from support.calls import CALLS
-from support.kits import Kit
+from support.kits import TorchKit
+from support.tiers import TRACES_WORLD, quick
+from support.trainers.adaptive_cases import ADAGC, AGC, FITTING, rule_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import unified_clip.torch as uc
-from unified_clip import ClipConfig
+from unified_clip import adaptive
 from unified_clip._backends.torch import operations
-from unified_clip._backends.torch.backend import BACKEND
-
-
-@pytest.fixture(autouse=True)
-def _only_on_the_host_path(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("these tests choose the device path themselves")
 
 
 @pytest.fixture
@@ -34,11 +31,7 @@ def forced_device_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
 
 
-def parameters(gradients: list[torch.Tensor]) -> list[torch.nn.Parameter]:
-    params = [torch.nn.Parameter(torch.empty_like(gradient)) for gradient in gradients]
-    for parameter, gradient in zip(params, gradients, strict=True):
-        parameter.grad = gradient
-    return params
+parameters = TorchKit().in_place
 
 
 def with_gradients_of(name: str) -> Callable[[Any], Any]:
@@ -49,7 +42,7 @@ def with_gradients_of(name: str) -> Callable[[Any], Any]:
 
 
 NAMES = {name: with_gradients_of(name) for name in CALLS} | {
-    "clip_by_norm with axes": lambda params: [uc.clip_by_norm(each.grad, 1.0, axes=-1) for each in params],
+    "clip_by_norm with axes": lambda params: [uc.clip_by_norm(each.grad, 1.0, axes=-1) for each in params]
 }
 
 
@@ -78,6 +71,13 @@ class Operations(TorchDispatchMode):
         self.calls.append((function.overloadpacket.__name__, args, result))
         return result
 
+    def check_stays_on(self, place: str) -> None:
+        assert self.calls
+        for operation, args, result in self.calls:
+            assert operation not in READING_OPERATIONS
+            devices = {tensor.device.type for tensor in (*tensors(list(args)), *tensors(result))}
+            assert devices <= {place}, f"{operation} reads or creates tensors on {devices}"
+
     @property
     def kernels(self) -> Counter[str]:
         return Counter(name for name, _, _ in self.calls if name not in self.NO_KERNEL)
@@ -101,11 +101,31 @@ def test_no_call_waits_for_a_device_or_copies_memory_to_it(name: str, dtype: tor
             result = NAMES[name](params)
         assert {tensor.device.type for tensor in tensors(result)} <= {"cuda"}
         assert limit.device.type == "cpu"
-    assert operations.calls
-    for operation, args, result in operations.calls:
-        assert operation not in READING_OPERATIONS
-        devices = {tensor.device.type for tensor in (*tensors(list(args)), *tensors(result))}
-        assert devices <= {"cuda"}, f"{operation} reads or creates tensors on {devices}"
+    operations.check_stays_on("cuda")
+
+
+@pytest.mark.parametrize("settings", quick(FITTING, FITTING[2], FITTING[6]))
+def test_adaptive_thresholds_read_no_value(settings: dict[str, Any]) -> None:
+    rule = rule_of(settings)
+    with FakeTensorMode():
+        params = parameters([torch.empty(3, device="cuda")])
+        state = adaptive.initial_state(rule, params)
+        with Operations() as operations:
+            _, state = adaptive.clip_grad_norm_(params, rule, state, max_norm=1.0)
+            _, norm, state = adaptive.clip_by_global_norm([params[0].grad], rule, state)
+    operations.check_stays_on("cuda")
+    assert {norm.device.type, state.device.type} == {"cuda"}
+
+
+def test_thresholds_of_tensors_and_units_read_no_value() -> None:
+    with FakeTensorMode():
+        params = parameters([torch.empty(shape, device="cuda") for shape in ((4, 3), (5,))])
+        gradients, state = [parameter.grad for parameter in params], adaptive.initial_state(ADAGC, params)
+        with Operations() as operations:
+            _, norm, state = adaptive.clip_by_tensor_norm(gradients, ADAGC, state, clip_norm=1.0)
+            adaptive.clip_by_unit_norm(gradients, params, AGC)
+    operations.check_stays_on("cuda")
+    assert {norm.device.type, state.device.type} == {"cuda"}
 
 
 # -- the number of operations
@@ -199,17 +219,6 @@ def test_scaling_needs_little_memory(beside: str) -> None:
     assert all(torch.equal(parameter.grad, factor.expand(100_000)) for parameter in params[:20])
 
 
-@pytest.mark.usefixtures("forced_device_path")
-@pytest.mark.parametrize("rule", ["global_norm", "norm", "value"])
-def test_zeroing_nonfinite_gradients_needs_little_memory(rule: Any) -> None:
-    clip = ClipConfig(rule=rule, threshold=0.5, nonfinite="zero")
-    for value, is_unchanged in ((1.0, True), (math.inf, False)):
-        params = parameters([torch.full((100_000,), value), *(torch.ones(100_000) for _ in range(19))])
-        peak = peak_memory(lambda params=params: clip.clip_(params))
-        assert peak < 3 * 4 * 100_000
-        assert all(bool(parameter.grad.any()) is is_unchanged for parameter in params)
-
-
 # -- several devices, and the meta device
 
 
@@ -277,6 +286,27 @@ def test_vmap_equals_a_loop(name: str) -> None:
 # -- collecting tensors
 
 
+def python_functions(call: Callable[[], Any]) -> list[str]:
+    """Return the names of the Python functions that a call runs, without those that keep the call out of graphs."""
+    names: list[str] = []
+
+    def is_of_dynamo(frame: FrameType) -> bool:
+        """Also what its functions ask of `torch.compiler`."""
+        caller, file = (each.f_code.co_filename if each else "" for each in (frame.f_back, frame))
+        return "_dynamo" in file or ("_dynamo" in caller and Path(file).parent.name == "compiler")
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and not is_of_dynamo(frame):
+            names.append(frame.f_code.co_qualname)
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names[1:]  # without `call` itself
+
+
 @pytest.mark.usefixtures("forced_device_path")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
@@ -286,25 +316,20 @@ def test_vmap_equals_a_loop(name: str) -> None:
 )
 def test_few_python_functions_are_called_per_gradient(clip: Callable[[Any], Any], dtype: torch.dtype) -> None:
     def calls(count: int) -> int:
-        called = []
         params = parameters([torch.ones(3, dtype=dtype) for _ in range(count)])
         clip(params)
-        sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
-        try:
-            clip(params)
-        finally:
-            sys.setprofile(None)
-        return len(called)
+        return len(python_functions(lambda: clip(params)))
 
     assert (calls(110) - calls(10)) / 100 <= 12
 
 
-@pytest.mark.usefixtures("forced_device_path")
-def test_sums_of_shards_on_a_device_are_added_on_the_host() -> None:
-    """Ranks exchange integers, whichever path the gradients take."""
-    sums = BACKEND.partial_sums([torch.full((4,), 3.0), torch.full((7,), 4.0)])
-    assert sums.power_sum(1, False).root(1, sums.norm_dtype) == 40.0
-    assert sums.max_abs("float32") == 4.0
+@TRACES_WORLD
+@pytest.mark.parametrize("max_norm", [1.0, 100.0], ids=["clipped", "not clipped"])
+def test_few_python_functions_are_called_around_the_kernels(max_norm: float) -> None:
+    params = parameters([torch.ones(4) for _ in range(10)])
+    uc.clip_grad_norm_(params, 1e9)
+    names = python_functions(lambda: uc.clip_grad_norm_(params, max_norm))
+    assert len(names) <= 15, names
 
 
 def test_a_threshold_tensor_stays_on_its_device() -> None:
@@ -317,7 +342,4 @@ def test_a_threshold_tensor_stays_on_its_device() -> None:
             uc.clip_grads_with_norm_(params, limit, norm)
             uc.clip_by_global_norm([tensor.grad for tensor in params], limit, use_norm=norm)
             uc.clip_by_value(params[0].grad, -limit, limit)
-    assert not {name for name, _, _ in operations.calls} & set(READING_OPERATIONS)
-    assert {tensor.device.type for _, args, result in operations.calls for tensor in tensors([*args, result])} == {
-        "cuda"
-    }
+    operations.check_stays_on("cuda")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
-import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,10 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.kits import Kit
 
 from unified_clip import cli
-from unified_clip._compute import cuda as kernels
 from unified_clip.bench import cuda, report, worker
 from unified_clip.bench.options import Options
 from unified_clip.bench.pairs import torch_gradients
@@ -27,14 +22,7 @@ pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[2]
 NATIVE = "torch.nn.utils.clip_grad_norm_"
-HAS_KERNELS = cuda._has_kernels
 OPTIONS = Options(["torch"], ["10x10"], ["float32"], growth=False, seconds=0.0, device="cuda")
-
-
-@pytest.fixture(autouse=True)
-def _once(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("what is measured chooses its path itself")
 
 
 class Event:
@@ -95,33 +83,6 @@ def test_the_kernels_operations_and_pytorch_are_measured(replays: list[None], tm
     data = {"growth": [], "missing": {}, "failed": {}, **first, **machine, **one}
     report.write(data, tmp_path)
     assert json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["machine"] == machine["machine"]
-
-
-def test_kernels_that_do_not_support_the_device_are_not_measured(
-    replays: list[None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The operations would take the place of the kernels, so their times are not times of the kernels."""
-    monkeypatch.setattr(cuda, "_has_kernels", HAS_KERNELS)
-    settings: list[bool] = []
-    monkeypatch.setattr("unified_clip.torch.get_total_norm", lambda _: settings.append(kernels.ENABLED))
-    pairs = cuda.pairs([torch.ones(3).numpy()])
-    assert [pair.native_name for pair in pairs.clips(1.0)] == [f"{NATIVE}, operations"]
-    assert [pair.native_name for pair in pairs.in_graphs(1.0)] == [f"{NATIVE}, operations, CUDA graphs"]
-    pairs.norm.unified([])
-    assert settings == [False]
-
-
-def test_without_a_device_the_gpu_tests_fail() -> None:
-    """Without a device, all GPU tests are skipped, which must not look like a success."""
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a CUDA device")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    run = subprocess.run(
-        ["make", "gpu"], cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-    )
-    assert run.returncode
-    assert "make gpu needs a GPU: PyTorch finds no CUDA device." in run.stderr
-    assert "passed" not in run.stdout
 
 
 def test_without_a_device_the_command_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

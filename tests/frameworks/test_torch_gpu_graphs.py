@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from support import emulated_gpu
-from support.kits import Kit
 from support.tiers import nightly
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -22,9 +21,7 @@ NORM, SCALE = "unified_clip.norm", "unified_clip.scale_"
 
 
 @pytest.fixture(autouse=True)
-def _on_request(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if not kit.exact:
-        pytest.skip("about the kernels, which are compared with the host path")
+def _on_request(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda, "ENABLED", True)
     torch._dynamo.reset()
     yield

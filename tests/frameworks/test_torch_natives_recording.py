@@ -348,18 +348,38 @@ def test_clips_by_hand_before_and_after_the_gradients_are_unscaled_are_known(
         assert weight.raw_norm == pytest.approx(raw[number])
 
 
+EMPTY: dict[str | None, Callable[[torch.nn.Module, torch.nn.Module], Iterable[torch.nn.Parameter]]] = {
+    None: lambda trained, other: trained.parameters(),  # before the backward pass
+    "no parameters": lambda trained, other: iter(()),
+    "other parameters": lambda trained, other: other.parameters(),
+}
+
+
 @pytest.mark.parametrize("clip", [uc.clip_grad_norm_, torch.nn.utils.clip_grad_norm_])
-def test_a_clip_before_the_backward_pass_is_an_empty_one(tmp_path: Path, clip: Callable[..., Any]) -> None:
+def test_a_clip_without_gradients_is_an_empty_one_with_its_reason(tmp_path: Path, clip: Callable[..., Any]) -> None:
+    for because, given in EMPTY.items():
+        trained, other = torch.nn.Linear(6, 3), torch.nn.Linear(6, 3)
+        optimizer = torch.optim.SGD(trained.parameters(), 0.1)
+        with unified_clip.record(tmp_path / f"{because}.jsonl"):
+            for is_empty in (True, False):
+                optimizer.zero_grad()
+                if is_empty and because is None:
+                    clip(given(trained, other), 0.1)
+                trained(torch.ones(2, 6)).sum().backward()
+                if not is_empty or because is not None:
+                    clip(given(trained, other) if is_empty else trained.parameters(), 0.1)
+                optimizer.step()
+        steps = runs.read(tmp_path / f"{because}.jsonl").optimizer_steps
+        assert [(each.empty_clips, each.empty_because) for each in steps] == [(1, because), (0, None)]
+
+
+@pytest.mark.filterwarnings("ignore:.*No clip calls:unified_clip.ClipWarning")
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_parameters_with_hooks_are_counted(tmp_path: Path, register: str) -> None:
     model = torch.nn.Linear(6, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    getattr(model.weight, register)(lambda tensor: None)
     with unified_clip.record(tmp_path / "run.jsonl"):
-        for is_empty in (True, False):
-            optimizer.zero_grad()
-            for call in (True, False):
-                if call is is_empty:
-                    clip(model.parameters(), 0.1)
-                if call:
-                    model(torch.ones(2, 6)).sum().backward()
-            optimizer.step()
-    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert [(each.empty_clips, each.empty_because) for each in steps] == [(1, None), (0, None)]
+        model(torch.ones(2, 6)).sum().backward()
+        optimizer.step()
+    assert [step.hooks for step in runs.read(tmp_path / "run.jsonl").optimizer_steps] == [1]

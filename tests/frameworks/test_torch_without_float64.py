@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from support.calls import CALLS
-from support.kits import Kit
+from support.calls import CALLS, function
+from support.kits import TorchKit
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -21,12 +20,6 @@ from unified_clip._backends.torch.backend import BACKEND
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.complex64)
 Call = Callable[[Sequence[torch.Tensor]], Any]
-
-
-@pytest.fixture(autouse=True)
-def _eager(kit: Kit) -> None:
-    if not kit.exact:
-        pytest.skip("the device path is forced here")
 
 
 def forget_cpu(patch: pytest.MonkeyPatch) -> None:
@@ -47,18 +40,12 @@ def gradients(dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
 
 
-def in_place(tensors: Sequence[torch.Tensor]) -> list[torch.nn.Parameter]:
-    parameters = [torch.nn.Parameter(torch.zeros_like(tensor)) for tensor in tensors]
-    for parameter, tensor in zip(parameters, tensors, strict=True):
-        parameter.grad = tensor
-    return parameters
+in_place = TorchKit().in_place
 
 
 def called(name: str) -> Call:
-    call, inside = CALLS[name], SimpleNamespace(namespace=uc)
-    return lambda tensors: call.run(
-        inside, in_place(tensors) if call.in_place else call.prepare(None, list(tensors)), 2.0
-    )
+    run = function(TorchKit(), name, 2.0)
+    return lambda tensors: [leaf for leaf in tree_leaves(run(tensors)) if leaf is not None]
 
 
 NORMS: dict[str, Call] = {name: called(name) for name, call in CALLS.items() if call.scope != "value"} | {
@@ -69,7 +56,7 @@ NORMS: dict[str, Call] = {name: called(name) for name, call in CALLS.items() if 
     ),
 }
 VALUES: dict[str, Call] = {name: called(name) for name, call in CALLS.items() if call.scope == "value"} | {
-    "clip_by_value tensors": lambda tensors: uc.clip_by_value(tensors[0], torch.zeros(4), torch.tensor(0.3)),
+    "clip_by_value tensors": lambda tensors: uc.clip_by_value(tensors[0], torch.zeros(4), torch.tensor(0.3))
 }
 
 

@@ -73,7 +73,7 @@ MUTATIONS = {
         "    norms = measure(gradients, everything, rule, rule.tensors())\n"
         "    gradients.change(norms[0]._replace(coef=norms[0].path.xp.asarray(0.0)))\n"
         "    gradients.writer.finish()\n",
-        "contract/test_nonfinite.py", "changes_nothing",
+        "contract/test_clipping.py", "changes_nothing",
     ),
     "each gradient written before the next one is prepared": Mutation(
         "_core/writers.py", "        self._writes += change.writes()\n        if change.path.on_host",

@@ -79,59 +79,71 @@ def _list(kit: Kit, argument: Any, returned: Any) -> Result:
     return Result(list(returned))
 
 
+def named(name: str, **options: Any) -> Callable[[Kit, Any, Any], Any]:
+    return lambda kit, argument, c: getattr(kit.namespace, name)(argument, c, **options)
+
+
+def measured(name: str, *order: float) -> Callable[[Kit, Any, Any], Any]:
+    return lambda kit, argument, c: getattr(kit.namespace, name)(argument, *order)
+
+
+def instance(name: str) -> Callable[[Kit, Any, Any], Any]:
+    return lambda kit, argument, c: getattr(kit.namespace, name)(c)(argument)
+
+
+def method(name: str) -> Callable[[Kit, Any, Any], Any]:
+    return lambda kit, argument, c: getattr(kit.namespace, name)(c).clip_(argument)
+
+
 def each(function: Callable[[Kit, Any, Any], Any]) -> Callable[[Kit, Any, Any], Any]:
     return lambda kit, argument, c: [None if tensor is None else function(kit, tensor, c) for tensor in argument]
 
 
-GIVEN = 10.0
+def by_value(kit: Kit, tensor: Any, c: Any) -> Any:
+    return kit.namespace.clip_by_value(tensor, -c, c)
+
+
+GIVEN, INF = 10.0, math.inf
 
 CALLS: dict[str, Call] = {
-    "clip_by_global_norm": Call(
-        "total", tensors, lambda kit, t, c: kit.namespace.clip_by_global_norm(t, c), _returned, TENSORFLOW
-    ),
+    "clip_by_global_norm": Call("total", tensors, named("clip_by_global_norm"), _returned, TENSORFLOW),
     "clip_by_global_norm, use_norm": Call(
-        "total", tensors, lambda kit, t, c: kit.namespace.clip_by_global_norm(t, c, use_norm=GIVEN), _returned,
-        TENSORFLOW, given_norm=GIVEN,
+        "total", tensors, named("clip_by_global_norm", use_norm=GIVEN), _returned, TENSORFLOW, given_norm=GIVEN
     ),
-    "clip_grad_norm_": Call("total", holders, lambda kit, h, c: kit.namespace.clip_grad_norm_(h, c), _written, PYTORCH),
-    "clip_grad_norm_, 1": Call(
-        "total", holders, lambda kit, h, c: kit.namespace.clip_grad_norm_(h, c, 1), _written, PYTORCH, p=1
-    ),
-    "clip_grad_norm_, inf": Call(
-        "total", holders, lambda kit, h, c: kit.namespace.clip_grad_norm_(h, c, "inf"), _written, PYTORCH, p=math.inf
-    ),
-    "clip_grad_norm_, 3": Call(
-        "total", holders, lambda kit, h, c: kit.namespace.clip_grad_norm_(h, c, 3), _written, PYTORCH, p=3
-    ),
+    "clip_grad_norm_": Call("total", holders, named("clip_grad_norm_"), _written, PYTORCH),
+    "clip_grad_norm_, 1": Call("total", holders, named("clip_grad_norm_", norm_type=1), _written, PYTORCH, 1),
+    "clip_grad_norm_, inf": Call("total", holders, named("clip_grad_norm_", norm_type="inf"), _written, PYTORCH, INF),
+    "clip_grad_norm_, 3": Call("total", holders, named("clip_grad_norm_", norm_type=3), _written, PYTORCH, 3),
     "clip_grads_with_norm_": Call(
-        "total", holders, lambda kit, h, c: kit.namespace.clip_grads_with_norm_(h, c, GIVEN), _written, PYTORCH,
-        given_norm=GIVEN,
+        "total", holders, named("clip_grads_with_norm_", total_norm=GIVEN), _written, PYTORCH, given_norm=GIVEN
     ),
-    "GradientClipByGlobalNorm": Call(
-        "total", pairs, lambda kit, t, c: kit.namespace.GradientClipByGlobalNorm(c)(t), _in_pairs
-    ),
-    "GradientClipByGlobalNorm.clip_": Call(
-        "total", holders, lambda kit, h, c: kit.namespace.GradientClipByGlobalNorm(c).clip_(h), _written
-    ),
-    "clip_by_norm": Call("each", tensors, each(lambda kit, t, c: kit.namespace.clip_by_norm(t, c)), _list),
-    "GradientClipByNorm": Call("each", pairs, lambda kit, t, c: kit.namespace.GradientClipByNorm(c)(t), _in_pairs),
-    "GradientClipByNorm.clip_": Call(
-        "each", holders, lambda kit, h, c: kit.namespace.GradientClipByNorm(c).clip_(h), _written
-    ),
-    "clip_by_value": Call("value", tensors, each(lambda kit, t, c: kit.namespace.clip_by_value(t, -c, c)), _list),
-    "clip_grad_value_": Call("value", holders, lambda kit, h, c: kit.namespace.clip_grad_value_(h, c), _written),
-    "GradientClipByValue": Call("value", pairs, lambda kit, t, c: kit.namespace.GradientClipByValue(c)(t), _in_pairs),
-    "GradientClipByValue.clip_": Call(
-        "value", holders, lambda kit, h, c: kit.namespace.GradientClipByValue(c).clip_(h), _written
-    ),
-    "ErrorClipByValue": Call("value", tensors, each(lambda kit, t, c: kit.namespace.ErrorClipByValue(c)(t)), _list),
-    "global_norm": Call("", tensors, lambda kit, t, c: kit.namespace.global_norm(t), _only),
-    "get_total_norm, 1": Call("", tensors, lambda kit, t, c: kit.namespace.get_total_norm(t, 1), _only, p=1),
-    "get_total_norm, 0.5": Call("", tensors, lambda kit, t, c: kit.namespace.get_total_norm(t, 0.5), _only, p=0.5),
-    "get_total_norm, inf": Call(
-        "", tensors, lambda kit, t, c: kit.namespace.get_total_norm(t, math.inf), _only, p=math.inf
-    ),
-}  # fmt: skip
+    "GradientClipByGlobalNorm": Call("total", pairs, instance("GradientClipByGlobalNorm"), _in_pairs),
+    "GradientClipByGlobalNorm.clip_": Call("total", holders, method("GradientClipByGlobalNorm"), _written),
+    "clip_by_norm": Call("each", tensors, each(named("clip_by_norm")), _list),
+    "GradientClipByNorm": Call("each", pairs, instance("GradientClipByNorm"), _in_pairs),
+    "GradientClipByNorm.clip_": Call("each", holders, method("GradientClipByNorm"), _written),
+    "clip_by_value": Call("value", tensors, each(by_value), _list),
+    "clip_grad_value_": Call("value", holders, named("clip_grad_value_"), _written),
+    "GradientClipByValue": Call("value", pairs, instance("GradientClipByValue"), _in_pairs),
+    "GradientClipByValue.clip_": Call("value", holders, method("GradientClipByValue"), _written),
+    "ErrorClipByValue": Call("value", tensors, each(instance("ErrorClipByValue")), _list),
+    "global_norm": Call("", tensors, measured("global_norm"), _only),
+    "get_total_norm, 1": Call("", tensors, measured("get_total_norm", 1), _only, p=1),
+    "get_total_norm, 0.5": Call("", tensors, measured("get_total_norm", 0.5), _only, p=0.5),
+    "get_total_norm, 100": Call("", tensors, measured("get_total_norm", 100), _only, p=100),
+    "get_total_norm, inf": Call("", tensors, measured("get_total_norm", INF), _only, p=INF),
+}
+
+
+def function(kit: Kit, name: str, limit: float) -> Callable[[Sequence[Any]], Result]:
+    """Return a function of tensors that makes the call with them."""
+    call = CALLS[name]
+
+    def run(tensors: Sequence[Any]) -> Result:
+        argument = call.prepare(kit, list(tensors))
+        return call.read(kit, argument, call.run(kit, argument, limit))
+
+    return run
 
 
 def norm_of(arrays: Sequence[np.ndarray], p: float) -> float:
