@@ -29,9 +29,13 @@ NUMPY = Kit()
 def layouts_of(kit: Kit, declared: str) -> list[str]:
     """Return the layouts that the keywords allow."""
     layouts = adapter_of(kit.name).LAYOUTS
+    if declared in ranks.IN_HALVES:
+        return ranks.HALVES
     if declared in ("", "WORLD"):
         return [layout for layout in layouts if layout in FULL or (layout == "plain" and not declared)]
-    return list(layouts)
+    if kit.name == "jax":  # its ownership is that of arrays on some processes
+        return [layout for layout in layouts if layout in FULL or layout in ranks.HALVES]
+    return [layout for layout in layouts if layout not in ranks.HALVES]
 
 
 @st.composite
@@ -49,7 +53,8 @@ def gradients(draw: st.DrawFn, kit: Kit, declared: str) -> list[Gradient]:
 
 
 KEYWORDS = {
-    "inferred": ["", "WORLD"], "by name": ["replicated", "distinct"], "by function": ["mesh", "stages", "function"],
+    "inferred": ["", "WORLD"], "by name or group": ["replicated", "distinct", *ranks.IN_HALVES],
+    "by function": ["mesh", "stages", "function"],
 }  # fmt: skip
 
 
@@ -61,14 +66,16 @@ def test_every_function_returns_the_bits_of_one_process(
 ) -> None:
     adapter = adapter_of(kit.name)
     declared = data.draw(st.sampled_from([each for each in KEYWORDS[keywords] if each in adapter.DECLARED]))
-    processes, drawn = data.draw(st.sampled_from(adapter.SIZES)), data.draw(gradients(kit, declared))
+    processes = 4 if declared in ranks.IN_HALVES else data.draw(st.sampled_from(adapter.SIZES))
+    drawn = data.draw(gradients(kit, declared))
     size, threshold = adapter.ranks_of(processes), data.draw(situations.thresholds(True))
     full = complete(Situation(drawn, "", 0.0, declared), size)
-    has_mesh = any(each.layout in FULL and not each.is_absent for each in drawn)
+    has_mesh = any(each.layout != "plain" and not each.is_absent for each in drawn)
     numel = sum(array.size for array in full)
-    checks = data.draw(st.sampled_from([{}, {"check_numel": numel}, {"check_replicas": declared != "function"}]))
+    has_known_copies = declared not in ("function", *ranks.IN_HALVES)
+    checks = data.draw(st.sampled_from([{}, {"check_numel": numel}, {"check_replicas": has_known_copies}]))
     has_values = not any(is_sum(each.layout) or np.iscomplexobj(each.array) for each in drawn)
-    made, norms = [], []
+    made = []
     for name, call in CALLS.items():
         if call.scope == "value" and not has_values:
             continue  # is rejected
@@ -79,20 +86,26 @@ def test_every_function_returns_the_bits_of_one_process(
             n = calls.norm_of(full, call.p) if call.given_norm is None else call.given_norm
         is_checked = call.given_norm is None and (declared or has_mesh)
         made.append(Situation(drawn, name, threshold(n), declared, checks if is_checked else {}))
-        norms.append(n)
     outcomes = rank_worlds(processes).run(ranks.run_all, kit.name, made)
-    for situation, of_ranks, n in zip(made, zip(*outcomes, strict=True), norms, strict=True):
+    for situation, of_ranks in zip(made, zip(*outcomes, strict=True), strict=True):
         note(situation.call)
-        check(situation, of_ranks, full, n, size)
+        check(situation, of_ranks, size)
 
 
-def check(situation: Situation, outcomes: Sequence[Outcome], full: list[np.ndarray], n: float, size: int) -> None:
+def check(situation: Situation, outcomes: Sequence[Outcome], size: int) -> None:
     call, limit, declared = CALLS[situation.call], situation.limit, situation.declared
     assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-    for outcome in outcomes:
+    length, norms = size // len(outcomes), []
+    for number, outcome in enumerate(outcomes):
+        full, n = complete(situation, size, number * length), call.given_norm
+        if n is None and call.scope not in ("value", "each"):
+            n = calls.norm_of(full, call.p)
         if outcome.norm is not None and call.given_norm is None:
             n = calls.check_norm(NUMPY, outcome.norm, full, call.p, exact=True)
-            assert outcome.norm.tobytes() == outcomes[0].norm.tobytes()  # type: ignore[union-attr]
+            second_half = declared in ranks.IN_HALVES and 2 * number >= len(outcomes)
+            first = outcomes[len(outcomes) // 2 if second_half else 0].norm
+            assert outcome.norm.tobytes() == first.tobytes()  # type: ignore[union-attr]
+        norms += [n] * length
     for index, gradient in enumerate(situation.gradients):
         after = by_rank(outcomes, index)
         assert len(after) == (0 if gradient.is_absent else size)
@@ -102,7 +115,7 @@ def check(situation: Situation, outcomes: Sequence[Outcome], full: list[np.ndarr
                 (expected,) = calls.expected_of(call, [before], limit)
             else:
                 whole = gradient.of_block(ranks.block(gradient.layout, declared, rank, size))
-                own = calls.norm_of([whole], 2) if call.scope == "each" else n
+                own = calls.norm_of([whole], 2) if call.scope == "each" else norms[rank]
                 expected = before if limit == np.inf else calls.scaled(before, call, own, limit)
             calls.check_gradient(NUMPY, result, expected, exact=True)
 
@@ -116,7 +129,7 @@ def test_a_clip_has_one_collective(kit: Kit, rank_worlds: Worlds, layout: str) -
 # -- copies
 
 PLACED = [(layout, "WORLD") for layout in FULL] + [
-    (layout, declared) for layout in LAYOUTS if layout not in FULL for declared in ranks.OWNERSHIP
+    (layout, declared) for layout in LAYOUTS if layout not in (*FULL, *ranks.HALVES) for declared in ranks.OWNERSHIP
 ]
 """Layouts with keywords that declare them completely."""
 
@@ -221,3 +234,11 @@ def test_a_wrong_number_of_elements_is_an_error(kit: Kit, rank_worlds: Worlds) -
     for outcome in rank_worlds(2).run(ranks.run, kit.name, three("FSDP", "", checks={"check_numel": numel + 1})):
         assert f"own {numel} gradient elements together, and check_numel expects {numel + 1}" in outcome.error
         assert outcome.is_unchanged
+
+
+def test_an_error_reaches_the_ranks_of_the_group_alone(kit: Kit, rank_worlds: Worlds) -> None:
+    for rank, (error, norm) in enumerate(rank_worlds(4).run(rank_calls.reject_in_a_half, kit.name)):
+        own = "ValueError: max_norm is nan"
+        assert error.startswith([own, f"ValueError: rank 0 rejected this call: {own}", "", ""][rank])
+        assert bool(error) == (rank < 2)
+        assert norm == reference.norm([array * np.float32(0.5 ** (rank // 2)) for array in ARRAYS])

@@ -123,21 +123,6 @@ def test_derivatives_of_norms_cover_all_devices(order: float) -> None:
         np.testing.assert_allclose(result_gradient, expected_gradient, rtol=1e-6)
 
 
-@pytest.mark.nightly
-def test_the_second_derivative_of_a_clip_covers_all_devices() -> None:
-    mesh, gradient, direction = mesh_of(4), arrays()[0], arrays()[3].repeat(2, axis=0)
-
-    def second(clip: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-        first = jax.grad(lambda x: (clip(x) ** 2 / 3 + clip(x)).sum())
-        return jax.jit(jax.grad(lambda x, v: (first(x) * v).sum()))
-
-    mapped = jax.shard_map(lambda x: uc.clip_by_norm(x, 1.0), mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", "y"))
-    placed = put([gradient, direction], [P("x", "y")] * 2, mesh)
-    np.testing.assert_allclose(
-        second(mapped)(*placed), second(lambda x: uc.clip_by_norm(x, 1.0))(gradient, direction), rtol=1e-4, atol=1e-6
-    )
-
-
 # -- process_group and ownership in traced code
 
 
@@ -172,18 +157,6 @@ def test_process_group_may_name_one_of_two_axes() -> None:
     )
     norms = jax.jit(mapped)(jnp.array([3.0, 6.0, 4.0, 8.0]))
     assert norms.tolist() == [5.0, 10.0]
-
-
-@pytest.mark.nightly
-def test_process_group_in_pmap() -> None:
-    def clip(g: Any, group: Any) -> Any:
-        return uc.GradientClipByGlobalNorm(1.0, process_group=group)([(None, g)])[0][1]
-
-    gradients = jnp.array([[3.0], [4.0], [0.0], [0.0]])
-    per_device = jax.pmap(lambda g: clip(g, None), axis_name="x")(gradients)
-    assert per_device.ravel().tolist() == [1.0, 1.0, 0.0, 0.0]
-    over_devices = jax.pmap(lambda g: clip(g, "x"), axis_name="x")(gradients)
-    np.testing.assert_array_equal(over_devices.ravel(), np.array([0.6, 0.8, 0.0, 0.0], np.float32))
 
 
 WITH_PROCESS_GROUP: dict[str, Callable[[Any, Any], Any]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import paddle
@@ -24,18 +23,6 @@ import unified_clip.paddle as uc
 @pytest.fixture
 def worlds(rank_worlds: Callable[[int], World]) -> Callable[[int], World]:
     return rank_worlds
-
-
-@pytest.mark.parametrize("kind", ["row", "rows", "beside"])
-@pytest.mark.parametrize("size", [1, 2, *nightly(4)])
-def test_a_model_is_clipped_after_its_backward_pass(worlds: Callable[[int], World], size: int, kind: str) -> None:
-    for norm, before, after, calls in worlds(size).run(paddle_sharded.clip_perceptron, kind, 1.5):
-        assert norm == reference.norm(before)
-        expected = [array.copy() for array in before]
-        assert np_uc.clip_grad_norm_(expected, 1.5) > 1.5
-        for result, expected_gradient in zip(after, expected, strict=bool(after)):
-            np.testing.assert_array_equal(result, expected_gradient, strict=True)
-        assert calls == ["reshard"] * calls.count("reshard") + ["all_reduce"] * (size > 1)
 
 
 @pytest.mark.parametrize(
@@ -111,20 +98,6 @@ def test_gradients_on_meshes_of_some_processes_need_ownership(worlds: Callable[[
     assert worlds(4).run(paddle_sharded.norm_on_halves, gradients, "all", "distinct") == [n] * 4
 
 
-@pytest.mark.nightly
-def test_gradients_on_meshes_of_some_processes_are_clipped_there() -> None:
-    gradients = [np.array([[3.0], [4.0]], np.float32), np.array([[6.0], [8.0]], np.float32)]
-    world = World(paddle_sharded.start, 4)  # a new one, in which all processes have used the same meshes
-    by_own_norms = [np_uc.clip_by_norm(array, 1.0) for array in gradients]
-    try:
-        for by_one_norm, (low, high) in ((False, by_own_norms), (True, np_uc.clip_by_global_norm(gradients, 1.0)[0])):
-            expected = [[low[:1], None], [low[1:], None], [None, high[:1]], [None, high[1:]]]
-            results = world.run(paddle_sharded.clip_on_halves, gradients, 1.0, by_one_norm)
-            np.testing.assert_equal(results, expected)
-    finally:
-        world.close()
-
-
 def test_process_groups_of_other_types_are_rejected(worlds: Callable[[int], World]) -> None:
     for failure in worlds(2).attempt(paddle_sharded.norm_of_plain, [np.ones(2, np.float32)], "everyone", "distinct"):
         assert "TypeError: process_group is 'everyone'. Pass a paddle.distributed group" in str(failure)
@@ -178,21 +151,6 @@ def test_clipping_a_plain_tensor_by_its_own_norm_in_a_group_is_rejected(
         assert "is a plain tensor. Other ranks may have other shards of this tensor, so its norm" in str(failure)
 
 
-@pytest.mark.parametrize("check", [None, True])
-def test_attributes_of_parameters_give_ownership_without_fleet(
-    worlds: Callable[[int], World], check: bool | None
-) -> None:
-    assert worlds(2).run(paddle_sharded.norm_by_attributes, check) == [13.0, 13.0]
-
-
-@pytest.mark.parametrize(("ownership", "n", "norms"), [("distinct", 5.0, []), ("replicated", 3.0, [3.0])])
-def test_norms_of_single_gradients_are_recorded_only_for_whole_gradients(
-    worlds: Callable[[int], World], tmp_path: Path, ownership: str, n: float, norms: list[float]
-) -> None:
-    results = worlds(2).run(paddle_sharded.record_plain, str(tmp_path), ownership)
-    assert results == [[n, norms, {"plain": 1}]] * 2
-
-
 def test_plain_tensors_beside_distributed_ones_are_replicated(worlds: Callable[[int], World]) -> None:
     assert worlds(2).run(paddle_sharded.clip_plain_beside_distributed) == [[2.0], [2.0]]
 
@@ -213,3 +171,18 @@ def test_if_a_process_ends_the_others_raise_an_error() -> None:
         assert "Rank 0 of 2 waited for the other ranks in call 2 on this process group" in str(here)
     finally:
         world.close()
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ("half", "process mesh with the ranks [0, 1, 2, 3], but process_group"),
+        ("another half", "is not in process_group, which has the ranks ["),
+        ("no group", "a gradient is sharded over the ranks ["),
+    ],
+)
+def test_groups_that_do_not_fit_are_an_error_on_every_process(
+    worlds: Callable[[int], World], group: str, message: str
+) -> None:
+    for failure in worlds(4).attempt(paddle_sharded.norm_over, group):
+        assert message in str(failure)

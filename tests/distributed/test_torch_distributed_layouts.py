@@ -1,8 +1,12 @@
-"""The code in each row of PyTorch's table in docs/distributed.md gives the norm of unsharded gradients."""
+"""docs/distributed.md: the code in each row of PyTorch's table gives the norm of unsharded gradients, and the example
+prints the output on the page."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -69,3 +73,20 @@ def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
 def test_passing_a_parameter_that_fully_shard_has_replaced_is_an_error(torch_worlds: Callable[[int], World]) -> None:
     for message in torch_worlds(4).run(layouts.clip_with_replaced_parameter):
         assert "also_elsewhere[0], of shape [10, 8], is not a parameter of this call" in message
+
+
+ENDED_BADLY = "terminate called without an active exception"
+"""The message of PyTorch's threads if they abort a process that ends after a backward pass of FSDP2 on a CPU."""
+
+
+def test_the_example_runs_on_several_processes(tmp_path: Path) -> None:
+    code, printed = re.findall(r"```python\n# train.py(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    (tmp_path / "train.py").write_text(code.partition("\n")[2])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    for _ in range(4):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        if ENDED_BADLY not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed

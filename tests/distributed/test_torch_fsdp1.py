@@ -8,28 +8,15 @@ import pytest
 from support.processes import torch_fsdp1 as fsdp1
 from support.processes.worlds import World
 
-COPIES = [fsdp1.ignored, fsdp1.nested, fsdp1.copied, fsdp1.outside]
-
 
 @pytest.mark.parametrize("use_orig_params", [True, False])
-@pytest.mark.parametrize("make", COPIES)
-def test_copies_beside_shards_count_once(
-    torch_worlds: Callable[[int], World], make: Callable[[bool], object], use_orig_params: bool
+def test_shards_count_on_every_rank_and_copies_once(
+    torch_worlds: Callable[[int], World], use_orig_params: bool
 ) -> None:
-    for expected, norm, distinct in torch_worlds(2).run(fsdp1.norms, make, use_orig_params):
-        assert norm == pytest.approx(expected, rel=1e-6)
-        assert distinct > expected * 1.05, "every copy counts"
-
-
-@pytest.mark.parametrize("use_orig_params", [True, False])
-def test_shards_count_on_every_rank(torch_worlds: Callable[[int], World], use_orig_params: bool) -> None:
-    for expected, norm, distinct in torch_worlds(2).run(fsdp1.norms, fsdp1.sharded, use_orig_params):
-        assert norm == distinct == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("make", COPIES)
-def test_each_element_is_counted_once(torch_worlds: Callable[[int], World], make: Callable[[bool], object]) -> None:
-    assert len(set(torch_worlds(2).run(fsdp1.clip_and_check_numel, make))) == 1
+    for make in (fsdp1.ignored, fsdp1.nested, fsdp1.copied, fsdp1.outside, fsdp1.sharded):
+        for expected, norm, distinct in torch_worlds(2).run(fsdp1.norms, make, use_orig_params):
+            assert norm == pytest.approx(expected, rel=1e-6), make
+            assert (distinct > expected * 1.05) == (make is not fsdp1.sharded), "every copy counts"
 
 
 def test_gradients_are_rejected(torch_worlds: Callable[[int], World]) -> None:

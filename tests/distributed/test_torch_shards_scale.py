@@ -25,7 +25,6 @@ import unified_clip.torch as uc
 from unified_clip._backends.torch import process_group, sharded
 from unified_clip._core.distributed import DistributedSpec
 from unified_clip._core.types import Leaf
-from unified_clip._distributed.groups import Ranks
 from unified_clip.ownership import mesh_ownership
 
 
@@ -254,20 +253,6 @@ def test_the_groups_of_a_mesh_are_freed_with_it(collectives: list[Any]) -> None:
 def shards_of(params: list[nn.Parameter], **keywords: Any) -> sharded.TorchShards:
     leaves = [Leaf(parameter.grad, position, None, parameter) for position, parameter in enumerate(params)]
     return sharded.TorchShards(leaves, leaves, DistributedSpec(**keywords))
-
-
-def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
-    mesh = rows()
-    owner = mesh_ownership(mesh)
-    params = parameters(mesh, Shard(0), Shard(1)) + parameters(mesh["shard"], Shard(0))
-    uc.clip_grad_norm_(params, 1.0, ownership=owner)
-    with (
-        mock.patch.object(Ranks, "__init__", side_effect=AssertionError("ranks were read again")),
-        mock.patch.object(Ranks, "has", autospec=True, side_effect=Ranks.has) as has,
-    ):
-        uc.clip_grad_norm_(params, 1.0, ownership=owner)
-    assert has.call_count, "this rank is looked up in its group"
-    assert all(np.ndim(call.args[1]) == 0 for call in has.call_args_list), "ranks of meshes were compared again"
 
 
 def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: list[Any]) -> None:

@@ -15,7 +15,7 @@ RUN_BY = {
     "ci.md": "unit/test_pytest_plugin.py",
     "config-check.md": "docs/test_config_check_page.py",
     "config.md": "docs/test_config_page.py",
-    "distributed.md": "distributed/test_torch_distributed_page.py",
+    "distributed.md": "distributed/test_torch_distributed_layouts.py",
     "formats.md": "frameworks/test_tensorflow_config_formats.py",
     "gradient_files.md": "support/parity/gradient_files.py",
     "my-loss-curve-differs.md": "docs/test_loss_curve_page.py",

@@ -1,12 +1,10 @@
-"""`ClipConfig.as_optax()`: the same clips as the host path makes, wherever optax takes a transformation."""
+"""`ClipConfig.as_optax()`: what `test_each_optimizer.py` has no word for, such as graphs, trees and states."""
 
 from __future__ import annotations
 
 import doctest
 import fnmatch
 import itertools
-import math
-import pickle
 from typing import Any
 
 import flax.core
@@ -20,19 +18,15 @@ from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
 from support.clip_cases import (
     CONFIGS,
-    NONFINITE,
-    ONE_OVERFLOWS,
     STEPS,
     assert_equal,
     assert_reported,
     clip_by_numpy,
     gradients,
-    overflowing,
 )
 from support.kits import Kit
-from support.tiers import quick
 
-from unified_clip import ClipConfig, NonFiniteNormError
+from unified_clip import ClipConfig
 from unified_clip.integrations import optax_transforms
 from unified_clip.integrations.optax_transforms import last, rate
 
@@ -56,60 +50,6 @@ def flat(tree: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 PARAMS = nested(gradients(1)[0])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
-@pytest.mark.parametrize("case", CONFIGS)
-def test_every_step_is_that_of_the_host_path(case: str, jitted: bool) -> None:
-    config = ClipConfig(**CONFIGS[case])
-    clip = config.as_optax()
-    update, state = jax.jit(clip.update) if jitted else clip.update, clip.init(PARAMS)
-    steps = clip_by_numpy(config, gradients())
-    for index, step in enumerate(steps):
-        updates, state = update(nested(step.gradients), state)
-        assert_equal(flat(updates), step.clipped, ulp=1 if jitted else 0)
-        assert_reported(last(state), step, index, ulp=1 if jitted else 0)
-    clipped = [last_clipped(config, step) for step in steps]
-    assert rate(state) == sum(clipped) / STEPS
-
-
-def last_clipped(config: ClipConfig, step: Any) -> bool:
-    if step.is_clipped is not None:
-        return bool(step.is_clipped)
-    return any(not np.array_equal(step.gradients[name], step.clipped[name]) for name in step.gradients)
-
-
-@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
-@pytest.mark.parametrize("where", quick(["nan_at", "inf_at"], "nan_at"))
-@pytest.mark.parametrize("case", NONFINITE)
-def test_norms_that_are_not_finite(case: str, where: str, jitted: bool) -> None:
-    config = ClipConfig(**NONFINITE[case])
-    clip = config.as_optax()
-    update, state = jax.jit(clip.update) if jitted else clip.update, clip.init(PARAMS)
-    for index, step in enumerate(clip_by_numpy(config, gradients(3, **{where: 1}))):
-        updates, state = update(nested(step.gradients), state)
-        assert_equal(flat(updates), step.clipped, ulp=1 if jitted else 0)
-        assert math.isfinite(last(state).norm) == (index != 1)
-        if config.nonfinite == "zero" and index == 1:
-            outcome = last(state)
-            assert (outcome.norm_clipped, outcome.coef, outcome.clipped) == (0.0, 0.0, True)
-            assert step.coef in (0.0, 1.0)  # a clip by value multiplies nothing, as on the host path
-
-
-@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
-@pytest.mark.parametrize("nonfinite", ["zero", "skip"])
-def test_one_norm_that_is_not_finite_is_enough(nonfinite: str, jitted: bool) -> None:
-    optimizer = ClipConfig(**ONE_OVERFLOWS, nonfinite=nonfinite).as_optax(optax.sgd(1.0, momentum=0.9))
-    update = jax.jit(optimizer.update) if jitted else optimizer.update
-    before = optimizer.init(PARAMS)
-    updates, state = update(nested(overflowing()), before)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves((updates, state.inner)))
-    outcome = last(state)
-    assert math.isfinite(outcome.norm)
-    assert outcome[2:] == ((None, None, None, True) if nonfinite == "skip" else (0.0, 0.0, True, False))
-    effect = "the step is skipped" if nonfinite == "skip" else "clipped to 0 (coefficient 0)"
-    assert str(outcome) == f"step 0: norm {outcome.norm:.6g}, {effect}"
 
 
 SMALL = st.just(0.0) | st.floats(2**-20, 8.0, width=32)  # XLA takes subnormal numbers for 0
@@ -174,47 +114,6 @@ def test_after_accumulation_in_multisteps_it_sees_the_mean_once() -> None:
             )  # optax computes the mean in another order
 
 
-def test_a_state_comes_back_from_a_file_as_it_was() -> None:
-    config = ClipConfig(**CONFIGS["linear"])
-    optimizer = optax.chain(config.as_optax(), optax.adam(0.1))
-    state = optimizer.init(PARAMS)
-    steps = clip_by_numpy(config, gradients())
-    for step in steps[:3]:
-        _, state = optimizer.update(nested(step.gradients), state)
-    leaves, structure = jax.tree.flatten(state)
-    stored = pickle.dumps([np.asarray(leaf) for leaf in leaves])
-    state = jax.tree.unflatten(structure, map(jnp.asarray, pickle.loads(stored)))
-    for index, step in enumerate(steps[3:], 3):
-        _, state = optimizer.update(nested(step.gradients), state)
-        assert_reported(last(state), step, index, ulp=0)
-
-
-@pytest.mark.parametrize("jitted", [False, pytest.param(True, marks=pytest.mark.graphs)])
-def test_a_skipped_step_changes_nothing_but_the_count(jitted: bool) -> None:
-    config = ClipConfig(rule="global_norm", threshold=1.5, nonfinite="skip")
-    plain = ClipConfig(rule="global_norm", threshold=1.5)
-    optimizer, without = config.as_optax(optax.adamw(0.1)), plain.as_optax(optax.adamw(0.1))
-    update = jax.jit(optimizer.update) if jitted else optimizer.update
-    state, other = optimizer.init(PARAMS), without.init(PARAMS)
-    params = reference = PARAMS
-    for index, grads in enumerate(gradients(4, nan_at=1, inf_at=2)):
-        updates, state = update(nested(grads), state, params)
-        params = optax.apply_updates(params, updates)
-        if index in (0, 3):
-            assert not last(state).skipped
-            updates, other = without.update(nested(grads), other, reference)
-            reference = optax.apply_updates(reference, updates)
-        else:
-            assert last(state).skipped
-            outcome = last(state)
-            assert (outcome.norm_clipped, outcome.coef, outcome.clipped) == (None, None, None)
-            assert outcome.metrics().keys() == {"grad_norm"}
-            assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates))
-        for one, expected in zip(*map(jax.tree.leaves, ((params, state.inner), (reference, other.inner))), strict=True):
-            np.testing.assert_allclose(one, expected, rtol=1e-5 if jitted else 0)
-    assert last(state).step == 3
-
-
 def test_a_skipped_step_counts_in_no_rate() -> None:
     optimizer = ClipConfig(rule="global_norm", threshold=100.0, nonfinite="skip").as_optax(optax.sgd(1.0))
     state = optimizer.init(jnp.zeros(1))
@@ -236,14 +135,9 @@ def test_to_skip_it_has_to_know_the_optimizer() -> None:
 
 
 @pytest.mark.graphs
-def test_it_raises_where_it_can() -> None:
-    clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise").as_optax()
+def test_multisteps_makes_a_graph_in_which_a_clip_cannot_raise() -> None:
     grads = nested(gradients(1, nan_at=0)[0])
-    with pytest.raises(NonFiniteNormError, match=r"output.kernel.* has 1 NaN"):
-        clip.update(grads, clip.init(grads))
-    with pytest.raises(TypeError, match=r"nonfinite = 'raise' cannot raise from inside a graph\. Use 'zero'"):
-        jax.jit(clip.update)(grads, clip.init(grads))
-    multi = optax.MultiSteps(clip, 2)  # which makes a graph of it
+    multi = optax.MultiSteps(ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise").as_optax(), 2)
     with pytest.raises(TypeError, match=r"nonfinite = 'raise' cannot raise from inside a graph\. Use 'zero'"):
         multi.update(grads, multi.init(grads))
 

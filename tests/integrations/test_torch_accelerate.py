@@ -1,15 +1,15 @@
-"""Accelerate: clipping in place of `accelerator.clip_grad_norm_`, and by the optimizer."""
+"""Accelerate: what `test_torch_trainers.py` has no word for, such as two optimizers, and containers of parameters."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from support.trainers.torch_training import DATA, RATE, SCALE, Model, batches, config, plain_records, recorded
+from support.trainers.kits import scaler
+from support.trainers.torch_training import DATA, RATE, Model, batches, config
 
 from unified_clip import ClipConfig
 from unified_clip.integrations import torch_optimizers
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("accelerate_state")
 GLOBAL = ClipConfig(rule="global_norm", threshold=0.5, eps=0.0)
 
 
-def accelerator(*, scaled: bool = False, accumulate: int = 1) -> Accelerator:
+def accelerator(*, scaled: bool = False) -> Accelerator:
     """Return an Accelerator. With `scaled`, it gets a scaler, which Accelerate does not create on a CPU."""
-    made = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    made = Accelerator(cpu=True)
     if scaled:
-        made.scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=3)
+        made.scaler = scaler()
     return made
 
 
@@ -33,64 +33,17 @@ def prepared(using: Accelerator, **changes: object) -> tuple[torch.nn.Module, to
     return using.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE, **changes))
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("by", ["clip_", "clip_ of unscaled ones", "attach_to", "attach_to before prepare"])
-def test_records_are_those_of_a_plain_loop(tmp_path: Path, scaled: bool, fused: bool, by: str) -> None:
-    using, clip, model = accelerator(scaled=scaled), config(), Model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=fused)
-    if by == "attach_to before prepare":
-        clip.attach_to(optimizer, model)
-    model, optimizer = using.prepare(model, optimizer)
-    if by == "attach_to":
-        clip.attach_to(optimizer, model)
-
-    def train() -> None:
-        for inputs, expected in batches():
-            optimizer.zero_grad()
-            using.backward(model.loss(inputs, expected))
-            if by == "clip_ of unscaled ones" and scaled:
-                using.scaler.unscale_(optimizer.optimizer)
-            if by.startswith("clip_"):
-                clip_(using, clip, model.named_parameters())
-            optimizer.step()
-
-    assert recorded(tmp_path / "run.jsonl", model, train) == plain_records(tmp_path / "plain.jsonl")
-
-
-@pytest.mark.parametrize("by_hook", [False, True])
-def test_gradients_that_accumulate_are_clipped_when_they_are_complete(by_hook: bool) -> None:
-    using = accelerator(accumulate=2)
+def test_gradients_that_accumulate_are_not_clipped_before_they_are_complete() -> None:
+    using = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model, optimizer = prepared(using)
-    clip = GLOBAL.clipper()
-    handle = GLOBAL.attach_to(optimizer) if by_hook else None
-    norms = []
+    clip, norms = GLOBAL.clipper(), []
     for inputs, expected in list(batches())[:4]:
         with using.accumulate(model):
             using.backward(model.loss(inputs, expected))
-            if not by_hook:
-                norms.append(clip_(using, clip, model.parameters()))
+            norms.append(clip_(using, clip, model.parameters()))
             optimizer.step()
             optimizer.zero_grad()
-    assert (handle or clip).step == 2
-    if not by_hook:
-        assert [norm is None for norm in norms] == [True, False, True, False]
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("nonfinite", ["family", "raise", "skip", "zero"])
-def test_a_step_that_the_scaler_leaves_out_is_no_error(fused: bool, nonfinite: str) -> None:
-    using = accelerator(scaled=True)
-    model, optimizer = prepared(using, fused=fused)
-    clip = ClipConfig(rule="global_norm", threshold=0.5, nonfinite=nonfinite)
-    before = model.output.bias.detach().clone()
-    for factor, moves in [(math.inf, False), (1.0, True)]:
-        optimizer.zero_grad()
-        using.backward(model.loss(*next(batches())) * factor)
-        assert (clip_(using, clip, model.parameters()) is not None) == moves
-        optimizer.step()
-        assert using.scaler.get_scale() == SCALE / 2
-        assert torch.equal(model.output.bias, before) == (not moves)
+    assert [norm is None for norm in norms] == [True, False, True, False]
 
 
 def test_of_two_optimizers_only_the_one_whose_gradients_are_clipped_is_unscaled() -> None:

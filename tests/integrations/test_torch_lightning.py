@@ -1,10 +1,9 @@
-"""Lightning: a callback that clips instead of `gradient_clip_val`."""
+"""Lightning: what `test_torch_trainers.py` has no word for: logs, several optimizers, and modules that clip."""
 
 from __future__ import annotations
 
 import copy
 import importlib
-import math
 import pickle
 import sys
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, XLAStrategy
-from support.trainers.torch_training import DATA, RATE, SCALE, Model, config, plain_records, recorded, rows
+from support.trainers.kits import KeepingLogger, Lightning, Module, loader
+from support.trainers.kits import pl_trainer as trainer
+from support.trainers.torch_training import DATA, RATE, clip_warnings, config, recorded
 
 from unified_clip import ClipConfig
 from unified_clip.integrations import lightning_callback
@@ -24,110 +24,12 @@ from unified_clip.port.port_files import port
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*resuming from a checkpoint"),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:DeprecationWarning"),
 ]
 
-
-class Module(pl.LightningModule):
-    def __init__(self, **optimizer: Any) -> None:
-        super().__init__()
-        model = Model()
-        self.hidden, self.output = model.hidden, model.output
-        self._of_optimizer = optimizer
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return Model.forward(self, inputs)
-
-    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor | None:
-        return Model.loss(self, *batch)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=RATE, **self._of_optimizer)
-
-
-class ScaledFloat32(MixedPrecision):
-    """Lightning's loss scaling, without half precision, which would change the bits."""
-
-    def forward_context(self) -> Any:
-        return torch.enable_grad()
-
-
-def scaled_precision() -> ScaledFloat32:
-    return ScaledFloat32("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=3))
-
-
-class KeepingLogger(pl.loggers.logger.DummyLogger):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[dict[str, float]] = []
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.lines.append({**metrics, "step": step})
-
-
-def trainer(path: Path, *callbacks: pl.Callback, **changes: Any) -> pl.Trainer:
-    defaults: dict[str, Any] = {
-        "accelerator": "cpu",
-        "max_epochs": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "default_root_dir": path,
-        "log_every_n_steps": 1,
-    }
-    return pl.Trainer(callbacks=list(callbacks), **defaults | changes)
-
-
-def loader() -> torch.utils.data.DataLoader[Any]:
-    return torch.utils.data.DataLoader(rows(), batch_size=DATA.BATCH)
-
-
-def records_of(path: Path, a_trainer: pl.Trainer, module: Module, **arguments: Any) -> list[dict[str, Any]]:
-    return recorded(path, module, lambda: a_trainer.fit(module, loader(), **arguments))
-
-
-# -- the same as a plain loop
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("precision", [None, scaled_precision])
-def test_clips_match_a_plain_training_loop(tmp_path: Path, precision: Any, fused: bool) -> None:
-    plugins = [precision()] if precision else None
-    a_trainer = trainer(tmp_path, ClipCallback(config()), plugins=plugins)
-    records = records_of(tmp_path / "run.jsonl", a_trainer, Module(fused=fused))
-    assert records == plain_records(tmp_path / "plain.jsonl")
-
-
-class ModuleWithAttachedClip(Module):
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = super().configure_optimizers()
-        self.handle = config().attach_to(optimizer, self)
-        return optimizer
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("precision", [None, scaled_precision])
-def test_an_attached_clip_matches_a_plain_training_loop(tmp_path: Path, precision: Any, fused: bool) -> None:
-    plugins = [precision()] if precision else None
-    records = records_of(
-        tmp_path / "run.jsonl", trainer(tmp_path, plugins=plugins), ModuleWithAttachedClip(fused=fused)
-    )
-    assert records == plain_records(tmp_path / "plain.jsonl")
-
-
-class ManualModule(Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: list[torch.Tensor], index: int) -> None:
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(Model.loss(self, *batch))
-        optimizer.step()
-
+ADAPTIVE = ClipConfig(rule="global_norm", adaptive={"rule": "ema_ratio", "warmup_steps": 3})
 
 LIMIT = "gradient_clip_val=0.05"
 
@@ -162,44 +64,6 @@ def _trained(a_trainer: pl.Trainer) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
-def test_manual_optimization_is_clipped_too(tmp_path: Path) -> None:
-    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path, ClipCallback(config())), ManualModule())
-    assert records == plain_records(tmp_path / "plain.jsonl")
-
-
-class ManualModuleWithAttachedClip(ManualModule):
-    def on_train_start(self) -> None:
-        config().attach_to(self.optimizers(), self)
-
-
-def test_a_clip_attaches_to_the_optimizer_inside_lightnings(tmp_path: Path) -> None:
-    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path), ManualModuleWithAttachedClip())
-    assert records == plain_records(tmp_path / "plain.jsonl")
-
-
-def test_accumulated_gradients_are_clipped_once(tmp_path: Path) -> None:
-    clip = ClipCallback(config())
-    a_trainer = trainer(tmp_path, clip, accumulate_grad_batches=4)
-    assert len(records_of(tmp_path / "run.jsonl", a_trainer, Module())) == DATA.STEPS / 4
-    assert clip.last.step == DATA.STEPS / 4 - 1
-
-
-# -- logging
-
-
-def test_the_outcome_is_logged(tmp_path: Path) -> None:
-    logged, clip = KeepingLogger(), ClipCallback(config(threshold=1.0))
-    trainer(tmp_path, clip, logger=logged).fit(Module(), loader())
-    lines = [line for line in logged.lines if "grad_norm" in line]
-    assert len(lines) == DATA.STEPS
-    for line in lines:
-        assert line["grad_norm_clipped"] == pytest.approx(min(line["grad_norm"], 1.0), rel=1e-5)
-        assert line["clip_coef"] == pytest.approx(line["grad_norm_clipped"] / line["grad_norm"], rel=1e-5)
-    assert lines[-1]["clip_rate"] == pytest.approx(clip.rate)
-    assert lines[0]["clip_rate"] == 1 > clip.rate
-    assert lines[-1]["grad_norm"] == pytest.approx(clip.last.norm, rel=1e-7)
-
-
 @pytest.mark.parametrize(("arguments", "count"), [({"log_every": 20}, 1), ({"log_every": 0}, 0), ({}, 4)])
 def test_log_every_sets_how_often_it_logs(tmp_path: Path, arguments: dict[str, int], count: int) -> None:
     logged = KeepingLogger()
@@ -208,12 +72,15 @@ def test_log_every_sets_how_often_it_logs(tmp_path: Path, arguments: dict[str, i
     assert sum("grad_norm" in line for line in logged.lines) == count
 
 
-class ModuleWithTwoOptimizers(ManualModule):
+class ModuleWithTwoOptimizers(Module):
+    def __init__(self) -> None:
+        super().__init__("manual, callback")
+
     def training_step(self, batch: list[torch.Tensor], index: int) -> None:
         optimizers = self.optimizers()
         for optimizer in optimizers:
             optimizer.zero_grad()
-        self.manual_backward(Model.loss(self, *batch))
+        self.manual_backward(self.loss(*batch))
         for optimizer in optimizers:
             optimizer.step()
 
@@ -224,7 +91,7 @@ class ModuleWithTwoOptimizers(ManualModule):
 def test_each_optimizer_has_its_own_norm_and_rate(tmp_path: Path) -> None:
     logged, clip = KeepingLogger(), ClipCallback(ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"]))
     a_trainer, module = trainer(tmp_path, clip, logger=logged, log_every_n_steps=5), ModuleWithTwoOptimizers()
-    records = records_of(tmp_path / "run.jsonl", a_trainer, module)
+    records = recorded(tmp_path / "run.jsonl", module, lambda: a_trainer.fit(module, loader()))
     names = [set(line["parameters"]) for line in records]
     assert names == [{"hidden.weight"}, {"output.weight"}] * DATA.STEPS
     for index in (0, 1):
@@ -243,7 +110,7 @@ class ModuleWithAlternatingOptimizers(ModuleWithTwoOptimizers):
     def training_step(self, batch: list[torch.Tensor], index: int) -> None:
         for optimizer in self.optimizers()[: 2 if index % 5 == 4 else 1]:
             optimizer.zero_grad()
-            self.manual_backward(Model.loss(self, *batch))
+            self.manual_backward(self.loss(*batch))
             optimizer.step()
 
 
@@ -266,7 +133,7 @@ def test_names_can_be_passed(tmp_path: Path) -> None:
         ClipConfig(rule="global_norm", threshold=1.0, include=["w.*"]),
         {"w.1": module.hidden.weight, "b.1": module.hidden.bias, **_output_parameters(module)},
     )
-    (first, *_) = records_of(tmp_path / "run.jsonl", trainer(tmp_path, clip, max_steps=1), module)
+    (first, *_) = Lightning.fit(tmp_path, clip, model=module, max_steps=1).records
     assert set(first["parameters"]) == {"hidden.weight"}
 
 
@@ -274,113 +141,26 @@ def _output_parameters(module: Module) -> dict[str, torch.nn.Parameter]:
     return {"o.1": module.output.weight, "o.2": module.output.bias}
 
 
-# -- mixed precision
-
-
-class OverflowingModule(Module):
-    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
-        return Model.loss(self, *batch) * (math.inf if index == 1 else 1)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("nonfinite", ["family", "raise", "skip", "zero"])
-def test_a_step_that_the_scaler_skips_is_not_clipped(tmp_path: Path, nonfinite: str, fused: bool) -> None:
-    clip = ClipCallback(config(nonfinite=nonfinite))
-    plugin = scaled_precision()
-    a_trainer = trainer(tmp_path, clip, plugins=[plugin], max_steps=3)
-    records = records_of(tmp_path / "run.jsonl", a_trainer, OverflowingModule(fused=fused))
-    assert plugin.scaler.get_scale() == SCALE / 2
-    assert [math.isfinite(line["norm"]) for line in records] == [True, True]
-    assert clip.last.step == 2
-
-
 class ModuleWithoutSecondLoss(Module):
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor | None:
-        return None if index == 1 else Model.loss(self, *batch)
+        return None if index == 1 else self.loss(*batch)
 
 
 @pytest.mark.filterwarnings("ignore:.*training_step. returned .None.")
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_batch_without_a_loss_is_not_clipped(tmp_path: Path, fused: bool) -> None:
-    a_trainer = trainer(tmp_path, ClipCallback(config()), plugins=[scaled_precision()], max_steps=4)
-    assert len(records_of(tmp_path / "run.jsonl", a_trainer, ModuleWithoutSecondLoss(fused=fused))) == 3
+    module = ModuleWithoutSecondLoss(fused=fused)
+    assert len(Lightning.fit(tmp_path, model=module, scaled="by the trainer", max_steps=4).records) == 3
 
 
-# -- checkpoints and copies
-
-
-def test_training_resumed_from_a_checkpoint_matches_an_uninterrupted_run(tmp_path: Path) -> None:
-    expected = records_of(tmp_path / "whole.jsonl", trainer(tmp_path, ClipCallback(config()), max_epochs=2), Module())
-    first = trainer(tmp_path, ClipCallback(config()))
-    first.fit(Module(), loader())
-    first.save_checkpoint(tmp_path / "first.ckpt")
-    second = trainer(tmp_path, ClipCallback(config()), max_epochs=2)
-    records = records_of(tmp_path / "second.jsonl", second, Module(), ckpt_path=tmp_path / "first.ckpt")
-    for parameter in records[0]["parameters"].values():
-        parameter.pop("sums", None)  # only the first call of a recording has them
-    assert [{**line, "step": line["step"] + DATA.STEPS} for line in records] == expected[DATA.STEPS :]
-
-
-COPIES = [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
-
-
-@pytest.mark.parametrize("make_copy", COPIES)
-@pytest.mark.filterwarnings("ignore:.*not attached to a `Trainer`", "ignore:The .lr_scheduler_step.")
-def test_a_copied_callback_starts_with_a_new_state(tmp_path: Path, make_copy: Any) -> None:
-    clip = ClipCallback(config(), log_every=3)
-    module = Module()
-    module.clip = clip
-    trainer(tmp_path, clip, max_steps=2).fit(module, loader())
+def test_a_module_with_an_attached_clip_can_be_copied(tmp_path: Path) -> None:
+    module = Module("attached", config())
+    Lightning.fit(tmp_path, way="attached", model=module, max_steps=2)
     module.trainer = None
-    for index, copied in enumerate([make_copy(clip), make_copy(module).clip]):
-        with pytest.raises(RuntimeError, match="nothing has been clipped"):
-            _ = copied.last
-        assert copied._log_every == 3
-        records = records_of(tmp_path / f"run{index}.jsonl", trainer(tmp_path, copied), Module())
-        assert records == plain_records(tmp_path / f"plain{index}.jsonl")
-
-
-def test_the_callback_passes_the_declared_ownership(tmp_path: Path) -> None:
-    clip = ClipCallback(config(), process_group=None, check_numel=1)
-    with pytest.raises(ValueError, match="gradient elements together, and check_numel expects 1"):
-        trainer(tmp_path, clip).fit(Module(), loader())
-
-
-@pytest.mark.parametrize("make_copy", COPIES)
-def test_a_module_with_an_attached_clip_can_be_copied(tmp_path: Path, make_copy: Any) -> None:
-    module = ModuleWithAttachedClip()
-    trainer(tmp_path, max_steps=2).fit(module, loader())
-    module.trainer = None
-    copied = make_copy(module)
-    assert module.handle.is_attached
-    assert not copied.handle.is_attached
-    assert copied.handle.step == 2
-
-
-# -- rejections
-
-
-def test_a_trainer_that_clips_too_is_rejected(tmp_path: Path) -> None:
-    a_trainer = trainer(tmp_path, ClipCallback(config()), gradient_clip_val=0.5)
-    with pytest.raises(ValueError, match=r"gradient_clip_val=0\.5\. Gradients would be clipped twice\. Remove"):
-        a_trainer.fit(Module(), loader())
-
-
-def test_two_clip_callbacks_are_rejected(tmp_path: Path) -> None:
-    module = Module()
-    before = module.output.weight.detach().clone()
-    a_trainer = trainer(tmp_path, ClipCallback(config()), ClipCallback(ClipConfig(rule="value", threshold=1.0)))
-    with pytest.raises(ValueError, match=r"two ClipCallbacks, which would clip gradients twice\. Remove one"):
-        a_trainer.fit(module, loader())
-    assert torch.equal(module.output.weight, before)
-
-
-def test_an_optimizer_that_clips_too_is_rejected(tmp_path: Path) -> None:
-    for module in (ModuleWithAttachedClip(), ManualModuleWithAttachedClip()):
-        before = module.output.weight.detach().clone()
-        with pytest.raises(ValueError, match=r"attached to this SGD already\. Gradients would be clipped twice"):
-            trainer(tmp_path, ClipCallback(config())).fit(module, loader())
-        assert torch.equal(module.output.weight, before)
+    for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert module.handle.is_attached
+        assert not copied.handle.is_attached
+        assert copied.handle.step == 2
 
 
 class ClippingModule(Module):
@@ -418,3 +198,104 @@ def older_name(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_package_may_have_its_older_name(older_name: Any) -> None:
     assert older_name is not lightning_callback
     assert issubclass(older_name.ClipCallback, pl.Callback)
+
+
+# -- several optimizers and checkpoints
+
+FACTORS = (1.0, 100.0)
+"""The factors of each optimizer's gradients. The norms are FACTORS times the root of 2."""
+
+
+class Turns(pl.LightningModule):  # type: ignore[misc,name-defined]
+    """A module with two optimizers. `turns` has the indices of the optimizers that make steps."""
+
+    def __init__(self, turns: tuple[int, ...]) -> None:
+        super().__init__()
+        self.automatic_optimization, self.turns = False, turns
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(2, 1, bias=False) for _ in FACTORS)
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> None:
+        for turn in self.turns:
+            optimizer = self.optimizers()[turn]
+            optimizer.zero_grad()
+            self.manual_backward(self.layers[turn](batch[0]).sum() * FACTORS[turn])
+            optimizer.step()
+
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(layer.parameters(), lr=1e-4) for layer in self.layers]
+
+
+class Fit:
+    def __init__(self, folder: Path, turns: tuple[int, ...], epochs: int = 1, *callbacks: Any, **options: Any) -> None:
+        self.clip, self.module = ClipCallback(ADAPTIVE, log_every=0), Turns(turns)
+        self.trainer = trainer(folder, self.clip, *callbacks, max_epochs=epochs)
+        self.messages = self.fit(**options)
+
+    def fit(self, **options: Any) -> list[str]:
+        batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(5, 2)), batch_size=1)
+        return clip_warnings(lambda: self.trainer.fit(self.module, batches, **options))
+
+    def save(self, path: Path) -> Path:
+        self.trainer.save_checkpoint(path)
+        return path
+
+    @property
+    def means(self) -> dict[int, tuple[float, int]]:
+        states = {index: clip["adaptive"][""]["state"] for index, clip in self.clip.state_dict()["clips"].items()}
+        return {index: (state["steps"], round(state["mean"])) for index, state in states.items()}
+
+
+def test_each_optimizer_continues_from_its_own_state(tmp_path: Path) -> None:
+    second = Fit(tmp_path, (1,))
+    assert (second.means, second.messages) == ({1: (5.0, 141)}, [])
+    both = Fit(tmp_path, (0, 1), 2, ckpt_path=second.save(tmp_path / "second.ckpt"))
+    assert both.means == {0: (5.0, 1), 1: (10.0, 141)}
+    (message,) = both.messages
+    assert "no state of the adaptive threshold for optimizer 0" in message
+    first = Fit(tmp_path, (0,), 3, ckpt_path=both.save(tmp_path / "both.ckpt"))
+    assert (first.means, first.messages) == ({0: (10.0, 1), 1: (10.0, 141)}, [])  # the state of optimizer 1 is kept
+
+
+def test_a_training_without_a_checkpoint_gives_no_warning(tmp_path: Path) -> None:
+    training = Fit(tmp_path, (0, 1))
+    training.trainer.fit_loop.max_epochs = 2
+    assert training.messages == training.fit() == []
+    assert training.means == {0: (5.0, 1), 1: (5.0, 141)}  # as in Lightning, a second `fit` has new optimizers
+
+
+def test_a_checkpoint_before_the_first_step_has_the_states_of_the_checkpoint_before(tmp_path: Path) -> None:
+    class Save(pl.Callback):  # type: ignore[misc,name-defined]
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "early.ckpt")
+
+    saved = Fit(tmp_path, (0, 1)).save(tmp_path / "saved.ckpt")
+    Fit(tmp_path, (0, 1), 2, Save(), ckpt_path=saved)
+    clips = [torch.load(path, weights_only=False)["callbacks"] for path in (saved, tmp_path / "early.ckpt")]
+    assert clips[0] == clips[1]
+    assert clips[0]["ClipCallback"]["clips"].keys() == {0, 1}
+
+
+def test_a_training_that_is_restored_while_it_runs_saves_its_later_states(tmp_path: Path) -> None:
+    class Restore(pl.Callback):  # type: ignore[misc,name-defined]
+        """A callback that restores a checkpoint during training, as Lightning's LearningRateFinder does at
+        milestones."""
+
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 2:
+                trainer.save_checkpoint(tmp_path / "now.ckpt")
+                trainer._checkpoint_connector.restore(tmp_path / "now.ckpt")
+
+    plain = Fit(tmp_path, (0,)).save(tmp_path / "plain.ckpt")
+    restored = Fit(tmp_path, (0,), 1, Restore())
+    assert restored.messages == []
+    paths = (plain, restored.save(tmp_path / "restored.ckpt"))
+    states = [torch.load(path, weights_only=False)["callbacks"]["ClipCallback"] for path in paths]
+    assert (tmp_path / "now.ckpt").exists()
+    assert states[0] == states[1]
+
+
+def test_a_list_of_states_of_an_earlier_release_is_loaded() -> None:
+    clip = ClipCallback(ADAPTIVE)
+    state = ADAPTIVE.clipper().state_dict()
+    clip.load_state_dict({"clips": [state, state]})
+    assert clip.state_dict() == {"clips": {0: state, 1: state}}

@@ -183,3 +183,21 @@ def clip_with_nan(framework: str, p: float) -> Reported:
     spoiled[-1, -1] = np.nan
     held = held_by(framework, [ARRAYS[0], spoiled, ARRAYS[2]])
     return report(framework, lambda ns, held, _: ns.clip_grad_norm_(held, 1.0, p, error_if_nonfinite=True), held)
+
+
+def reject_in_a_half(framework: str) -> tuple[str, float]:
+    """Clip in the process group of half of the ranks. Rank 0 rejects the call. Return the error, and the next norm."""
+    adapter, error = adapter_of(framework), ""
+    keywords = adapter.keywords("half")
+
+    def clip(threshold: float) -> Any:
+        gradients = [Gradient(array, "shards of a half") for array in ARRAYS]
+        parts = [[each.on(rank, adapter.size(), "half") for rank in adapter.ranks()] for each in gradients]
+        held = adapter.KIT.in_place(list(map(adapter.tensor, parts, gradients)))
+        return adapter.KIT.namespace.clip_grad_norm_(held, threshold, **keywords)
+
+    try:
+        clip(math.nan if adapter.process() == 0 else 1.0)
+    except Exception as raised:
+        error = message(raised)
+    return error, float(clip(math.inf))

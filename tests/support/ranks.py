@@ -33,14 +33,24 @@ LAYOUTS = {
     "shards of a stage": ("tp", "S0"),
     "copies of a stage": ("tp", "R"),
     "shards across stages": ("dp", "S0"),
+    "copies in halves": ("halves", "R S0"),
+    "shards of a half": ("own", "S0"),
+    "copies of a half": ("own", "R"),
     "plain": ("", ""),
 }
 """A mesh, and a placement for each of its dimensions: R copies, Sn shards of axis n, P terms of a sum, M of a mean.
 
 "row" has all ranks. "rows" has rows ("dp") of two ranks ("tp"). "dp" and "tp" are meshes of one dimension of "rows".
+"halves" has two halves ("half") of ranks ("own").
 """
 
 FULL = [name for name, (mesh, _) in LAYOUTS.items() if mesh.startswith("row")]
+HALVES = ["copies in halves", "shards of a half", "copies of a half"]
+"""Layouts of gradients that each half of the ranks has completely."""
+
+IN_HALVES = ("half", "mesh of a half")
+"""Keywords for a process group, or a mesh in its place, of the half of a rank."""
+
 OWNERSHIP = ("replicated", "distinct", "mesh", "stages", "function")
 """Keywords of a call, beside "" for none, and "WORLD" for the process group alone. "mesh" and "function" declare copies
 on ranks outside the mesh of a gradient, and "stages" declares that each row has its own gradients."""
@@ -51,7 +61,7 @@ FRAMEWORKS = ("torch", "paddle", "jax")
 def dimensions(layout: str) -> dict[str, str]:
     """Return the placement along each dimension of the mesh."""
     mesh, placements = LAYOUTS[layout]
-    names = {"row": ["all"], "rows": ["dp", "tp"], "": []}.get(mesh, [mesh])
+    names = {"row": ["all"], "rows": ["dp", "tp"], "halves": ["half", "own"], "": []}.get(mesh, [mesh])
     return dict(zip(names, placements.split(), strict=True))
 
 
@@ -60,18 +70,19 @@ def is_sum(layout: str) -> bool:
 
 
 def lengths(size: int) -> dict[str, int]:
-    return {"all": size, "dp": max(size // 2, 1), "tp": min(size, 2)}
+    return {"all": size, "dp": max(size // 2, 1), "tp": min(size, 2), "half": 2, "own": size // 2}
 
 
 def place(rank: int, size: int) -> dict[str, int]:
-    return {"all": rank, "dp": rank // min(size, 2), "tp": rank % min(size, 2)}
+    half, own = divmod(rank, max(size // 2, 1))
+    return {"all": rank, "dp": rank // min(size, 2), "tp": rank % min(size, 2), "half": half, "own": own}
 
 
 def block(layout: str, declared: str, rank: int, size: int) -> int:
     """Return which gradient a rank has, where the ranks outside of its mesh have other gradients."""
-    along = {"distinct": ("dp", "tp"), "stages": ("dp",)}.get(declared, ())
-    outside = set() if layout in FULL else set(along) - dimensions(layout).keys()
-    return sum(place(rank, size)[name] * {"dp": 2, "tp": 1}[name] for name in outside)
+    outside = {"dp": ["tp"], "tp": ["dp"], "own": ["half"], "": ["dp", "tp"]}.get(LAYOUTS[layout][0], [])
+    along = {"distinct": outside, "stages": ["dp"]}.get(declared, ["half"] if declared in IN_HALVES else [])
+    return sum(place(rank, size)[name] * {"dp": 2}.get(name, 1) for name in outside if name in along)
 
 
 def copies(layout: str, declared: str, rank: int, size: int) -> list[int]:
@@ -126,13 +137,15 @@ class Situation(NamedTuple):
     """This gradient is None on these ranks."""
 
 
-def complete(situation: Situation, size: int) -> list[np.ndarray]:
-    """Return the gradients that all ranks have together, each of them once."""
+def complete(situation: Situation, size: int, rank: int = 0) -> list[np.ndarray]:
+    """Return the gradients that the process group of a rank has together, each of them once."""
+    is_half = situation.declared in IN_HALVES
+    group = [other for other in range(size) if not is_half or 2 * other // size == 2 * rank // size]
     return [
         gradient.of_block(number)
         for gradient in situation.gradients
         if not gradient.is_absent
-        for number in sorted({block(gradient.layout, situation.declared, rank, size) for rank in range(size)})
+        for number in sorted({block(gradient.layout, situation.declared, other, size) for other in group})
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import time
@@ -19,8 +18,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from support import reference
 from support.kits import JaxKit
 from support.processes.worlds import World, record_calls, worlds_of_any_size
+from support.ranks import IN_HALVES, Gradient, dimensions, lengths
 from support.ranks import LAYOUTS as RANK_LAYOUTS
-from support.ranks import Gradient, dimensions, lengths
 
 import unified_clip.jax as uc
 from unified_clip._backends import jax as backend
@@ -48,7 +47,7 @@ def start(rank: int, size: int, meeting: str) -> None:
 KIT, DTYPES, SIZES = JaxKit(), ("float32", "bfloat16", "float16", "complex64"), (2,)
 LAYOUTS = {name: each for name, each in RANK_LAYOUTS.items() if not {"P", "M"} & set(each[1].split())}
 LAYOUTS = {name: each for name, each in LAYOUTS.items() if each[0] not in ("dp", "tp")}
-DECLARED = {"", "WORLD"}
+DECLARED = {"", "WORLD", *IN_HALVES, "replicated", "distinct"}
 
 
 def ranks_of(processes: int) -> int:
@@ -78,7 +77,9 @@ def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
     if not name:
         return jnp.asarray(parts[0])
     names = list(dimensions(gradient.layout))
-    devices = np.array(jax.devices()).reshape([lengths(size())[each] for each in names])
+    of_half = [device for device in jax.devices() if device.process_index in half()]
+    lengths_of_mesh = [lengths(size())[each] for each in names]
+    devices = np.array(of_half if name == "own" else jax.devices()).reshape(lengths_of_mesh)
     axes: list[list[str]] = [[] for _ in gradient.array.shape]
     for each, placement in dimensions(gradient.layout).items():
         if placement != "R":
@@ -99,7 +100,18 @@ def is_plain(tensor: Any) -> bool:
 
 
 def keywords(declared: str) -> dict[str, Any]:
-    return {"process_group": range(jax.process_count())} if declared else {}
+    if declared in ("replicated", "distinct"):
+        return {"ownership": declared}
+    if declared == "mesh of a half":
+        devices = [device for device in jax.devices() if device.process_index in half()]
+        return {"process_group": Mesh(np.array(devices), ("own",))}
+    return {"process_group": half() if declared == "half" else range(jax.process_count())} if declared else {}
+
+
+def half() -> list[int]:
+    """Return the half of the processes that contains this process."""
+    length = max(jax.process_count() // 2, 1)
+    return list(range(process() // length * length, (process() // length + 1) * length))
 
 
 def record_collectives() -> AbstractContextManager[list[str]]:
@@ -196,26 +208,11 @@ def _on(array: np.ndarray, *ranks: int) -> jax.Array:
     return jax.make_array_from_callback(array.shape, place, lambda index: array[index], dtype=array.dtype)
 
 
-def clip_on_meshes_of_some(
-    kind: str, first: np.ndarray, second: np.ndarray, threshold: float, options: dict[str, Any] | None
-) -> tuple[float, list[np.ndarray]]:
-    """Clip a gradient on the first of three processes, and one on the two others.
-
-    Return the norm, and the local shards after the clip. With `options=None`, clip each gradient by its own norm.
-    """
+def norm_on_meshes_of_some(kind: str, first: np.ndarray, second: np.ndarray, options: dict[str, Any]) -> float:
+    """Return the norm of a gradient on the first of three processes, and one on the two others."""
     on_first, on_last = (lambda: _on(first, 0)), (lambda: _on(first if kind == "copies" else second, 1, 2))
-    gradients = (
-        [on_first(), on_last()] if kind == "listed by all" else [on_first() if jax.process_index() == 0 else on_last()]
-    )
-    if options is None:
-        gradients, norm = (
-            [clipped for _, clipped in uc.GradientClipByNorm(threshold)([(None, gradient) for gradient in gradients])],
-            math.nan,
-        )
-    else:
-        norm = float(uc.clip_grad_norm_(gradients, threshold, **options))
-    empty = np.zeros(0, np.float32)
-    return norm, [np.concatenate([empty, *(shard.data for shard in array.addressable_shards)]) for array in gradients]
+    gradients = [on_first(), on_last()] if kind == "listed by all" else [[on_last, on_first][process() == 0]()]
+    return float(uc.clip_grad_norm_(gradients, 1.0, **options))
 
 
 def norm_of_an_array_on_the_last(array: np.ndarray, devices: int) -> float:
@@ -228,6 +225,88 @@ def is_counted(_: Any) -> bool:
     """The `ownership` of copies. The first process has one copy. The second and third processes share another copy,
     which counts."""
     return jax.process_index() > 0
+
+
+# -- norms over some of the processes
+
+
+def cube() -> Mesh:
+    """Rows of two processes, with both devices of each along the last axis."""
+    shape = (jax.process_count() // 2, 2, DEVICES)
+    return jax.make_mesh(shape, ("replica", "shard", "device"), axis_types=(AxisType.Auto,) * 3)
+
+
+def mesh_of_half() -> Mesh:
+    devices = [device for device in jax.devices() if device.process_index in half()]
+    return Mesh(np.array(devices).reshape(2, DEVICES), ("shard", "device"))
+
+
+def placed(array: np.ndarray, mesh: Mesh, spec: Sequence[Any]) -> jax.Array:
+    place = NamedSharding(mesh, PartitionSpec(*spec))
+    return jax.make_array_from_callback(array.shape, place, lambda index: array[index], dtype=array.dtype)
+
+
+GROUPS: dict[str, Callable[[], Any]] = {
+    "none given": lambda: "auto",
+    "indices": half,
+    "a tuple of indices": lambda: tuple(np.array(half())[::-1]),
+    "a mesh": mesh_of_half,
+    "an axis": lambda: "shard",
+    "all indices": lambda: range(4),
+    "this process": lambda: [jax.process_index()],
+    "the other halves": lambda: [jax.process_index() % 2, jax.process_index() % 2 + 2],
+    "the first process": lambda: [0],
+    "the first two processes": lambda: [0, 1],
+    "the last two processes": lambda: [2, 3],
+    "a process too many": lambda: range(jax.process_count() + 1),
+    "a negative index": lambda: [-1],
+    "no axis": lambda: (),
+    "a flag": lambda: [True],
+    "devices": lambda: jax.devices()[:2],
+    "an array": lambda: np.array([0, 1]),
+}
+
+
+def norm_over(group: str) -> float:
+    """Return the norm of an array that each half of the processes has completely."""
+    array = placed(np.array([3.0, 4.0], np.float32), cube(), ["shard"])
+    return float(uc.get_total_norm([array], process_group=GROUPS[group]()))
+
+
+def norm_of_own(group: str, committed: bool, differs: bool, declared: dict[str, Any]) -> float:
+    """Return the norm of 3 and 4 on each process. With `differs`, odd processes have other numbers."""
+    own = jnp.array([3.0, 4.0]) * (1 + (differs and jax.process_index() % 2))
+    if committed:
+        own = jax.device_put(own, jax.local_devices()[0])
+    return float(uc.get_total_norm([own], process_group=GROUPS[group](), **declared))
+
+
+def clipped_by_the_first() -> float | None:
+    if jax.process_index():
+        return None
+    return float(uc.get_total_norm([jnp.array([3.0, 4.0])], process_group=[0], ownership="replicated"))
+
+
+def norm_of_the_other_half() -> float:
+    """Return the norm of an array on two processes. The two others, which do not have it, form a group."""
+    mesh = Mesh(np.array([device for device in jax.devices() if device.process_index < 2]), ("x",))
+    gradient = placed(np.ones(4, np.float32), mesh, ["x"])
+    return float(
+        uc.get_total_norm([gradient], process_group=[2, 3] if jax.process_index() > 1 else [jax.process_index()])
+    )
+
+
+def replicas_in_group(group: str, drifted: int | None, spec: Sequence[Any] = ()) -> float:
+    """Return the norm of copies on half of the processes. The copy of rank `drifted` differs."""
+    mesh = mesh_of_half() if group == "indices" else cube()
+    place = NamedSharding(mesh, PartitionSpec(*spec))
+    own = np.array([3.0, 4.0 + (jax.process_index() == drifted)], np.float32)
+    array = jax.make_array_from_callback((2,), place, lambda index: own[index], dtype=own.dtype)
+    return float(uc.get_total_norm([array], process_group=GROUPS[group](), check_replicas=True))
+
+
+def traced(group: str) -> Any:
+    return jax.jit(lambda array: uc.get_total_norm([array], process_group=GROUPS[group]()))(jnp.ones(2))
 
 
 # -- arrays and comparison

@@ -130,10 +130,10 @@ def norm_of_gradients(name: str, group: str | None) -> tuple[float, list[np.ndar
 def clip_in_place(name: str) -> None:
     model = Parallel()
     model.backward()
-    if name == "clip_grad_value_":
-        uc.clip_grad_value_(model.parameters(), 0.5)
-    else:
+    if name == "GradientClipByNorm":
         uc.GradientClipByNorm(0.5).clip_(model.parameters())
+    else:
+        getattr(uc, name)(model.parameters(), 0.5)
 
 
 def record_clip(directory: str) -> tuple[ShardedGradients, float, dict[str, float]]:
@@ -148,21 +148,6 @@ def record_clip(directory: str) -> tuple[ShardedGradients, float, dict[str, floa
         uc.clip_grad_norm_(model.parameters(), 1.0)
     (line,) = runs.read(path).lines
     return before, line.norm, {name: line_parameter.norm for name, line_parameter in line.parameters.items()}
-
-
-def factors_of_paddle(threshold: float, dtype: str) -> list[float]:
-    """Return the factor by which Paddle's clip changes the first element of each gradient."""
-    model = Parallel(dtype)
-    model.backward()
-    before = [parameter.grad.numpy().copy() for parameter in model.parameters()]
-    inner = paddle.optimizer.SGD(
-        1.0, parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(threshold)
-    )
-    fleet.distributed_optimizer(inner).step()
-    return [
-        float((parameter.grad.numpy() / before_clip).ravel()[0])
-        for parameter, before_clip in zip(model.parameters(), before, strict=True)
-    ]
 
 
 def norms_by_config(threshold: float) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
@@ -17,14 +18,11 @@ import paddle.distributed as dist
 from paddle.distributed import Partial, ProcessMesh, Replicate, Shard
 from support.kits import FLOATING, PaddleKit
 from support.processes.worlds import World, record_calls, worlds_of_any_size
+from support.ranks import IN_HALVES, Gradient, dimensions, is_sum
 from support.ranks import LAYOUTS as RANK_LAYOUTS
-from support.ranks import Gradient, dimensions, is_sum
 
-import unified_clip
-import unified_clip.numpy as np_uc
 import unified_clip.paddle as uc
 from unified_clip import ClipConfig
-from unified_clip.recording import runs
 
 
 def start(rank: int, size: int, meeting: str) -> None:
@@ -79,7 +77,7 @@ class RankKit(PaddleKit):
 KIT, DTYPES, SIZES = RankKit(), FLOATING, (2, 4)
 LAYOUTS = {name: each for name, each in RANK_LAYOUTS.items() if each[0] not in ("dp", "tp")}
 LAYOUTS = {name: each for name, each in LAYOUTS.items() if "M" not in each[1] and name != "sum over both"}
-DECLARED = {"", "WORLD", "replicated", "distinct", "function"}
+DECLARED = {"", "WORLD", *IN_HALVES, "replicated", "distinct", "function"}
 
 
 def ranks_of(processes: int) -> int:
@@ -109,7 +107,8 @@ def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
     kinds = {"R": Replicate(), "P": Partial()}
     axes = dimensions(gradient.layout).values()
     placements = [kinds.get(each) or Shard(int(each[1:]) % gradient.array.ndim) for each in axes]
-    return paddle.Tensor(local, dims=list(gradient.array.shape), process_mesh=mesh_of(name), placements=placements)
+    mesh = ProcessMesh(half().ranks, ["own"]) if name == "own" else mesh_of("rows" if name == "halves" else name)
+    return paddle.Tensor(local, dims=list(gradient.array.shape), process_mesh=mesh, placements=placements)
 
 
 def parts(tensor: Any) -> list[np.ndarray]:
@@ -124,7 +123,23 @@ def remove_gradient(parameter: Any) -> None:
     parameter.clear_gradient(False)
 
 
+@functools.cache
+def halves() -> list[Any]:
+    """Return the process groups of both halves. Groups that are created at the same time do not always connect."""
+    groups = []
+    for ranks in np.split(np.arange(size()), 2):
+        groups.append(dist.new_group(ranks.tolist()))
+        dist.barrier()
+    return groups
+
+
+def half() -> Any:
+    return halves()[2 * process() // size()]
+
+
 def keywords(declared: str) -> dict[str, Any]:
+    if declared in IN_HALVES:
+        return {"process_group": half() if declared == "half" else ProcessMesh(half().ranks, ["own"])}
     world = {"process_group": dist.get_group(0)}
     if declared == "function":
         return {**world, "ownership": lambda parameter: process() == 0}
@@ -206,45 +221,21 @@ def gathered(tensor: paddle.Tensor) -> np.ndarray:
 
 
 class Perceptron(paddle.nn.Layer):
-    """A model that is tensor-parallel over all processes, or over one of two dimensions. The other dimension splits the
-    inputs."""
+    """A model that is tensor-parallel over all processes."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
         paddle.seed(0)
-        mesh, replicated = mesh_of(kind), [] if kind == "row" else [Replicate()]
         self.first, self.second = paddle.nn.Linear(5, 8), paddle.nn.Linear(8, 3)
         for layer, axes in ((self.first, (1, 0)), (self.second, (0, None))):
             for name, axis in zip(("weight", "bias"), axes, strict=True):
                 placement = Replicate() if axis is None else Shard(axis)
-                setattr(layer, name, dist.shard_tensor(getattr(layer, name), mesh, [*replicated, placement]))
+                setattr(layer, name, dist.shard_tensor(getattr(layer, name), mesh_of("row"), [placement]))
         inputs = np.random.default_rng(7).standard_normal((8, 5)).astype("float32")
-        rows = Replicate() if kind == "row" else Shard(0)
-        self.inputs = dist.shard_tensor(paddle.to_tensor(inputs), mesh, [rows, *replicated])
+        self.inputs = dist.shard_tensor(paddle.to_tensor(inputs), mesh_of("row"), [Replicate()])
 
     def backward(self) -> None:
         (self.second(paddle.tanh(self.first(self.inputs))) * 40).square().sum().backward()
-
-
-def clip_perceptron(kind: str, threshold: float) -> tuple[float, list[np.ndarray], list[np.ndarray], list[str]]:
-    """Return the norm, the gradients before and after, and the collectives of the clip.
-
-    kind: "beside" adds a plain tensor. With "rows", gradients are partial sums. Each partial sum is clipped, so their
-        sum may differ from the clipped sum in the last bit. That is why this function compares the local values.
-    """
-    model = Perceptron("rows" if kind == "rows" else "row")
-    model.backward()
-    params = model.parameters()
-    if kind == "beside":
-        params.append(parameter_with(paddle.to_tensor([3.0, 4.0])))
-    before = [gathered(parameter.grad) for parameter in params]
-    local_gradients = [_local_value(parameter.grad).numpy().copy() for parameter in params]
-    with record_collectives() as calls:
-        norm = uc.clip_grad_norm_(params, threshold, check_numel=True)
-    np_uc.clip_grads_with_norm_(local_gradients, threshold, norm.item())
-    for parameter, expected in zip(params, local_gradients, strict=True):
-        np.testing.assert_array_equal(_local_value(parameter.grad).numpy(), expected)
-    return norm.item(), before, [] if kind == "rows" else [gathered(parameter.grad) for parameter in params], calls
 
 
 def _local_value(tensor: paddle.Tensor) -> paddle.Tensor:
@@ -253,7 +244,7 @@ def _local_value(tensor: paddle.Tensor) -> paddle.Tensor:
 
 def step_perceptron(name: str, *thresholds: float) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
     """Return the gradients before and after the optimizer's clip, and the collectives of the clip."""
-    model = Perceptron("row")
+    model = Perceptron()
     model.backward()
     clip = watch_clip(getattr(uc, name)(*thresholds))
     optimizer = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
@@ -337,30 +328,6 @@ def norm_on_halves(arrays: Sequence[np.ndarray], group: str = "auto", ownership:
     return float(uc.clip_grad_norm_([parameter], 1.0, **_group_options(group, ownership, None)))
 
 
-def clip_on_halves(arrays: Sequence[np.ndarray], threshold: float, by_one_norm: bool) -> list[np.ndarray | None]:
-    """Clip two gradients, each on a mesh of two of four processes, by the total norm or by their own norms.
-
-    All processes list both gradients, as in a pipeline. Return the local values, or None for the other half.
-    """
-    param_grads, halves = [], ([0, 1], [2, 3])
-    for ranks in () if by_one_norm else halves:
-        dist.new_group(ranks)
-        dist.barrier()  # two groups that are created at the same time do not always connect
-    for array, ranks in zip(arrays, halves, strict=True):
-        gradient = dist.shard_tensor(KIT.from_array(array), ProcessMesh(ranks, ["dp"]), [Shard(0)])
-        param_grads.append((paddle.base.framework.EagerParamBase.from_tensor(gradient), gradient))
-    if by_one_norm:
-        options = _group_options("all", "distinct", sum(array.size for array in arrays))
-        clipped, _ = uc.clip_by_global_norm([gradient for _, gradient in param_grads], threshold, **options)
-    else:
-        clipped = [gradient for _, gradient in uc.GradientClipByNorm(threshold)(param_grads)]
-    assert [gradient.shape for gradient in clipped] == [list(array.shape) for array in arrays]
-    return [
-        _local_value(gradient).numpy() if dist.get_rank() in gradient.process_mesh.process_ids else None
-        for gradient in clipped
-    ]
-
-
 def norm_of_plain(
     arrays: Sequence[np.ndarray], group: str, ownership: Any = None, check_numel: Any = None
 ) -> tuple[float, list[str]]:
@@ -406,22 +373,6 @@ def clip_plain_by_own_norm(function: str, attributes: bool) -> None:
         uc.GradientClipByNorm(1.0, process_group=dist.get_group(0)).clip_([parameter])
 
 
-def norm_by_attributes(check_numel: bool | None) -> float:
-    """Return the norm of a shard and a copy. The attribute `is_distributed` distinguishes them."""
-    shard, copy = parameter_with(paddle.to_tensor([3.0 + dist.get_rank()])), parameter_with(paddle.to_tensor([12.0]))
-    shard.is_distributed = True
-    return float(uc.clip_grad_norm_([shard, copy], 1.0, process_group=dist.get_group(0), check_numel=check_numel))
-
-
-def record_plain(directory: str, ownership: str) -> list[Any]:
-    parameter = parameter_with(paddle.to_tensor([3.0 + dist.get_rank() * (ownership == "distinct")]))
-    path = Path(directory) / f"{dist.get_rank()}.jsonl"
-    with unified_clip.record(path, norms=True):
-        uc.clip_grad_norm_([parameter], 1.0, process_group=dist.get_group(0), ownership=ownership)
-    (line,) = runs.read(path).lines
-    return [line.norm, [line_parameter.norm for line_parameter in line.parameters.values()], line.layout]
-
-
 def clip_plain_beside_distributed() -> list[float]:
     params = [*parameters([np.array([[3.0], [4.0]], np.float32)], "FSDP"), parameter_with(paddle.to_tensor([8.0]))]
     uc.GradientClipByNorm(2.0, process_group=dist.get_group(0)).clip_(params)
@@ -446,3 +397,16 @@ def clip_data_parallel() -> tuple[list[str], bool]:
     with record_collectives() as calls:
         norm = uc.clip_grad_norm_(model.parameters(), 1.0)
     return calls, float(norm) > 1.0
+
+
+# -- groups that do not fit
+
+
+def norm_over(group: str) -> float:
+    """Return a norm over a group that lacks rows, over the other half, or over a mesh without a group."""
+    if group == "half":
+        (parameter,) = parameters([np.ones((8, 2), np.float32)], "FSDP")
+        return float(uc.clip_grad_norm_([parameter], 1.0, process_group=half()))
+    plain: Any = {"another half": lambda: halves()[1 - 2 * process() // size()],
+                  "no group": lambda: ProcessMesh([process() % 2, process() % 2 + 2], ["x"])}  # fmt: skip
+    return float(uc.clip_grad_norm_([parameter_with(paddle.ones([2]))], 1.0, process_group=plain[group]()))

@@ -145,29 +145,6 @@ INPUTS = np.random.default_rng(5).integers(0, 5, (16, 2)).astype("int32")
 TARGETS = np.random.default_rng(6).standard_normal((16, 1)).astype("float32") * 30
 
 
-def clip_model_gradients(threshold: float, graph: bool) -> list[tuple[Arrays, np.float32, Arrays]]:
-    import tensorflow as tf
-
-    import unified_clip.tensorflow as uc
-
-    with state["strategy"].scope():
-        net = model()
-    count = state["strategy"].num_replicas_in_sync
-
-    def step(batch: Any) -> Any:
-        inputs, targets = batch
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum((net(inputs) - targets) ** 2) / len(INPUTS)
-        gradients = sum_over_replicas(
-            [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, net.trainable_variables)]
-        )
-        clipped, norm = uc.clip_by_global_norm(gradients, threshold)
-        return gradients, norm, clipped
-
-    batches = list(zip(np.split(INPUTS, count), np.split(TARGETS, count), strict=True))
-    return on_replicas(step, batches, graph)
-
-
 def fit_one_step(
     clip: str, threshold: float, options: dict[str, Any], last_target: float | None = None
 ) -> dict[str, Any]:

@@ -254,18 +254,12 @@ def experts_without_tokens() -> float:
     return clip([("layer.weight", sharded(1, 1, 1, 1)), ("experts.weight", expert)], ownership=owner).item()
 
 
-def by_a_function() -> float:
-    params = [("a", placed([1, 1, 1, 1], Shard(0), rows()["tp"])), ("b", plain(1, 1, 1))]
-    return with_ownership(*params, ownership=lambda parameter: dist.get_rank() < 2)
-
-
 NORMS: dict[str, tuple[Callable[[], float], float]] = {
     "tied over stages": (tied_over_stages, 5 + 2),
     "distinct beside copies": (distinct_beside_copies, 4 + 3 * 2),
     "frozen on a stage": (frozen_on_a_stage, 2 * 2),
     "in another order": (in_another_order, 2 * 7),
     "experts without tokens": (experts_without_tokens, 4 + 3),
-    "by a function": (by_a_function, 4 + 2 * 3),
 }
 """Norms over four ranks, and their squares. Gradients are ones, and may be missing on some ranks."""
 
@@ -454,12 +448,6 @@ REJECTED: dict[str, Rejected] = {
     "no answer": Rejected(
         2, copies, in_world(ownership=lambda parameter: None),
         "TypeError: ownership returned None for position 0.*. Return True if",
-    ),
-    "unknown ownership": Rejected(
-        2, shards, lambda params: clip(params, ownership="owned"), "ValueError: ownership is 'owned'. Pass 'replicated'"
-    ),
-    "a float for the number of elements": Rejected(
-        2, shards, lambda params: clip(params, check_numel=10.0), "TypeError: check_numel is 10.0. Pass a bool, a whole"
     ),
     "copies declared as distinct": Rejected(
         2, copies, in_world(ownership="distinct", check_numel=True),

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from support.kits import COMPLEX, FLOATING, TorchKit
 from support.processes.torch_layout import parameter_with
 from support.processes.worlds import World, record_calls, worlds_of_any_size
+from support.ranks import IN_HALVES, OWNERSHIP, Gradient, dimensions
 from support.ranks import LAYOUTS as RANK_LAYOUTS
-from support.ranks import OWNERSHIP, Gradient, dimensions
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -59,7 +59,7 @@ class RankKit(TorchKit):
 
 
 KIT, LAYOUTS, DTYPES, SIZES = RankKit(), RANK_LAYOUTS, FLOATING + COMPLEX, (4, 2, 1)
-DECLARED = {"", "WORLD", *OWNERSHIP}
+DECLARED = {"", "WORLD", *IN_HALVES, *OWNERSHIP}
 
 
 def ranks_of(processes: int) -> int:
@@ -87,6 +87,7 @@ def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
     name, _ = LAYOUTS[gradient.layout]
     if not name:
         return local
+    name = {"halves": "rows", "own": "tp"}.get(name, name)
     mesh = mesh_of(name) if name in ("row", "rows") else mesh_of("rows")[name]
     kinds = {"R": Replicate(), "P": Partial(), "M": Partial("avg")}
     placements = [kinds.get(each) or Shard(int(each[1:]) % len(shape)) for each in dimensions(gradient.layout).values()]
@@ -114,6 +115,9 @@ def keywords(declared: str) -> dict[str, Any]:
     }
     ownership = owners[declared]() if declared in owners else declared
     world = {"process_group": dist.group.WORLD}
+    if declared in IN_HALVES:
+        half = mesh_of("rows")["tp"]
+        return {"process_group": half.get_group() if declared == "half" else half}
     return {} if not declared else world if declared == "WORLD" else {**world, "ownership": ownership}
 
 
@@ -155,31 +159,18 @@ def gathered(tensor: Any) -> np.ndarray:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).numpy().copy()
 
 
-def adaptive_state(norms: list[float], loaded: list[Any]) -> Any:
-    """Return the state of an adaptive threshold after gradients of these norms. Each rank has half of a gradient.
+def adaptive_state(settings: dict[str, Any], norms: list[float], loaded: Any = None) -> Any:
+    """Return the state of an adaptive threshold after two gradients of these norms and 3 times these norms, and the
+    last clipped gradients. Each rank has half of a gradient.
 
     loaded: The state with which each rank begins, or None.
     """
     from unified_clip import ClipConfig
 
-    clip = ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "warmup_steps": 3}).clipper()
-    if loaded[dist.get_rank()] is not None:
+    clip = ClipConfig(**settings).clipper()
+    if loaded is not None:
         clip.load_state_dict(loaded[dist.get_rank()])
     for norm in norms:
-        clip.clip_(parameters([np.array([[0.6 * norm], [0.8 * norm]], np.float32)], "FSDP"))
-    return clip.state_dict()
-
-
-def adagc_state(norms: list[float]) -> Any:
-    """Return the state of AdaGC after two gradients of such norms, and the last clipped gradients.
-
-    Each rank has half of a gradient.
-    """
-    from unified_clip import ClipConfig
-
-    clip = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 3}).clipper()
-    for norm in norms:
-        arrays = [np.array([[0.6 * size], [0.8 * size]], np.float32) for size in (norm, 3 * norm)]
-        sharded = parameters(arrays, "FSDP")
+        sharded = parameters([np.array([[0.6 * n], [0.8 * n]], np.float32) for n in (norm, 3 * norm)], "FSDP")
         clip.clip_(sharded)
     return clip.state_dict(), [gathered(parameter.grad).ravel().tolist() for parameter in sharded]

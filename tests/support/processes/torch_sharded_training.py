@@ -30,6 +30,13 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
+def fsdp2() -> nn.Module:
+    net: Any = model()
+    for layer in net:
+        fully_shard(layer)
+    return fully_shard(net)
+
+
 def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Train on the same batch on every process, so that a mean over 2 or 4 is exact."""
     for step in range(STEPS):
@@ -43,9 +50,7 @@ def train_sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]
     net = model()
     options: dict[str, Any] = {"check_numel": True}
     if kind == "FSDP2":
-        for layer in net:
-            fully_shard(layer)
-        fully_shard(net)
+        net = fsdp2()
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # FSDP1 is deprecated
@@ -68,10 +73,7 @@ def train_and_resume(config: ClipConfig, directory: str, steps: range) -> tuple[
 
     Steps from 0 save a checkpoint. Later steps resume from it, on any number of processes.
     """
-    net = model()
-    for layer in net:
-        fully_shard(layer)
-    fully_shard(net)
+    net = fsdp2()
     optimizer = torch.optim.SGD(net.named_parameters(), lr=0.1, momentum=0.9)
     handle = config.attach_to(optimizer)
     if steps.start:
@@ -143,10 +145,7 @@ def clip_by_value(params: list[nn.Parameter]) -> float:
 
 
 def train_and_record(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:
-    net = model()
-    for layer in net:
-        fully_shard(layer)
-    fully_shard(net)
+    net = fsdp2()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     config.attach_to(optimizer)
     rank = dist.get_rank()
@@ -159,10 +158,7 @@ def train_and_record(config: ClipConfig, directory: str, norms: bool, only: int 
 
 def record_pytorchs_clip(directory: str, norms: bool, only: int | None = None) -> list[float]:
     """Train with PyTorch's own clip under FSDP2. All processes record, or one, or none (-1). Return the weights."""
-    net = model()
-    for layer in net:
-        fully_shard(layer)
-    fully_shard(net)
+    net = fsdp2()
     optimizer, rank = torch.optim.SGD(net.parameters(), lr=0.5), dist.get_rank()
     path = Path(directory) / f"rank{rank}.jsonl"
     with unified_clip.record(path, norms=norms) if only in (None, rank) else nullcontext():

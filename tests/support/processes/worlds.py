@@ -140,22 +140,29 @@ class Failure:
         return self.text
 
 
-def _start_origin(start: Start) -> str | None:
-    """Start the process from which all worlds are forked. Return the module that it has imported.
+PRELOADED = {
+    "torch": ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "unified_clip.torch"],
+    "jax": ["jax.experimental.multihost_utils", "jax.experimental.sparse", "unified_clip.jax"],
+    "paddle": ["paddle.distributed.fleet", "unified_clip.paddle"],
+    "tensorflow": [],
+}
+"""The modules that all worlds of a framework import once, before they are forked. A fork does not have the threads of
+its origin, so no module may start threads, or JAX's backend. TensorFlow starts threads."""
 
-    A fork does not have the threads of its origin, so the module must not start threads. TensorFlow starts threads.
-    """
-    framework = getattr(start, "func", start).__module__.rpartition(".")[2].partition("_")[0]
-    module = f"support.processes.{framework}_preloaded" if framework != "tensorflow" else None
-    forkserver.set_forkserver_preload([module] if module else [])
+
+def _start_origin(start: Start) -> list[str]:
+    """Start the process from which all worlds are forked. Return the modules that it has imported."""
+    modules = PRELOADED[getattr(start, "func", start).__module__.rpartition(".")[2].partition("_")[0]]
+    forkserver.set_forkserver_preload(modules)
     search = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}  # it does not get the path otherwise
     with mock.patch.dict(os.environ, search):
         forkserver.ensure_running()
-    return module
+    return modules
 
 
-def _work(end: Connection, imported: str | None, start: Start, rank: int, size: int, meeting: str) -> None:
-    assert imported in {None, *sys.modules}, f"{imported} could not be imported, which the origin does not report"
+def _work(end: Connection, imported: list[str], start: Start, rank: int, size: int, meeting: str) -> None:
+    missing = {*imported} - sys.modules.keys()
+    assert not missing, f"{missing} could not be imported, which the origin does not report"
     os.environ["OMP_NUM_THREADS"] = "1"
     start(rank, size, meeting)
     while (request := end.recv()) is not None:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
@@ -17,9 +16,9 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from lightning.pytorch.strategies import ModelParallelStrategy
 from support.processes import torch_sharded
-from support.trainers.torch_training import DATA, RATE, Model, batches, config, recorded, rows
+from support.trainers.kits import Module, WithLoss, hf_trainer, loader, pl_trainer
+from support.trainers.torch_training import RATE, Model, batches, config, recorded
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from transformers import Trainer, TrainingArguments
 
 from unified_clip.config.clipper import Clipper
 from unified_clip.integrations import lightning_callback, transformers_callback
@@ -88,39 +87,10 @@ def accelerate_by_fsdp1(is_stated: bool) -> list[float]:
 # -- Transformers
 
 
-class WithLoss(Model):
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        outputs = super().forward(inputs)
-        return {"loss": torch.nn.functional.mse_loss(outputs, targets), "outputs": outputs}
-
-
-def dealt() -> list[dict[str, torch.Tensor]]:
-    """Return each batch once per process. The trainer distributes them over the processes."""
-    size = dist.get_world_size()
-    copies = [(inputs, targets) for inputs, targets in batches() for _ in range(size)]
-    return [{"inputs": x, "targets": y} for inputs, targets in copies for x, y in zip(inputs, targets, strict=True)]
-
-
 def transformers(directory: str) -> Records:
-    arguments = TrainingArguments(
-        output_dir=directory,
-        per_device_train_batch_size=DATA.BATCH,
-        max_steps=DATA.STEPS,
-        train_sampling_strategy="sequential",
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        optim="sgd",
-        max_grad_norm=0.0,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        dataloader_pin_memory=False,
-    )
     clip = transformers_callback.ClipCallback(config(), check_numel=True)
     with accelerator():
-        trainer = Trainer(WithLoss(), arguments, train_dataset=dealt(), callbacks=[clip])
+        trainer = hf_trainer(Path(directory), WithLoss(), clip, copies=dist.get_world_size(), logging_strategy="no")
         by_fsdp(trainer.accelerator, 2)
         trainer.is_fsdp_enabled = True
         return recorded(own_file(directory), trainer.model, trainer.train)
@@ -129,43 +99,19 @@ def transformers(directory: str) -> Records:
 # -- Lightning
 
 
-class Module(pl.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        model = Model()
-        self.hidden, self.output = model.hidden, model.output
-
+class Sharded(Module):
     def configure_model(self) -> None:
         for part in (self.hidden, self.output, self):
             fully_shard(part, mesh=self.device_mesh["data_parallel"])
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return Model.forward(self, inputs)
-
-    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
-        return Model.loss(self, *batch)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=RATE)
-
 
 def lightning(directory: str) -> Records:
-    module = Module()
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=dist.get_world_size(),
-        strategy=ModelParallelStrategy(data_parallel_size=dist.get_world_size(), tensor_parallel_size=1),
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=directory,
-        use_distributed_sampler=False,
-        callbacks=[lightning_callback.ClipCallback(config(), check_numel=True)],
-    )
-    loader = torch.utils.data.DataLoader(rows(), batch_size=DATA.BATCH)
+    module, size = Sharded(), dist.get_world_size()
+    strategy = ModelParallelStrategy(data_parallel_size=size, tensor_parallel_size=1)
+    clip = lightning_callback.ClipCallback(config(), check_numel=True)
+    options = {"devices": size, "strategy": strategy, "use_distributed_sampler": False}
+    trainer = pl_trainer(Path(directory), clip, **options)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.")
         warnings.filterwarnings("ignore", ".*does not have many workers")
-        return recorded(own_file(directory), module, lambda: trainer.fit(module, loader))
+        return recorded(own_file(directory), module, lambda: trainer.fit(module, loader()))

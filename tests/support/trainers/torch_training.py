@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 import unified_clip
-from unified_clip import ClipConfig
+from unified_clip import ClipConfig, ClipWarning
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -59,7 +60,7 @@ def rows() -> torch.utils.data.Dataset[Any]:
 
 
 def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) -> list[dict[str, Any]]:
-    with unified_clip.record(path, norms=True, names=model, natives=False):
+    with unified_clip.record(path, norms=True, names=model, natives=False, force=True):
         train()
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     return [
@@ -86,3 +87,10 @@ def plain_records(path: Path) -> list[dict[str, Any]]:
     assert {line["clipped"] for line in records} == {True, False}
     assert all(set(line["parameters"]) == {"hidden.weight", "output.weight"} for line in records)
     return records
+
+
+def clip_warnings(call: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ClipWarning)
+        call()
+    return [str(each.message) for each in caught if each.category is ClipWarning]
