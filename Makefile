@@ -168,7 +168,7 @@ gpu-jax:
 	python -m pytest -q -p no:cacheprovider -W default -m "not nightly" tests/contract --framework jax-cuda
 
 # With x64, what depends on dtypes.
-NUMBERS := classes clipping containers derivatives in_place norms property rejections sparse memory
+NUMBERS := classes clipping containers derivatives in_place norms rejections sparse memory
 device-jax-x64: export UNIFIED_CLIP_PATH = framework
 suite-jax-x64 device-jax-x64: $(VENV)/package
 	@$(RUN) $@ "the contract with x64" $(PYTEST) $(NUMBERS:%=tests/contract/test_%.py) --framework jax-x64

@@ -7,14 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import reference
 from support.processes import torch_sharded_layouts as layouts
-from support.processes.torch_layout import THRESHOLD, Piece
+from support.processes.torch_layout import THRESHOLD, join_pieces
 from support.processes.torch_sharded_layouts import LAYOUTS
 from support.processes.worlds import World
 
@@ -49,7 +49,7 @@ def test_the_keywords_of_a_row_give_the_norm_of_unsharded_gradients(
 ) -> None:
     results = torch_worlds(4).run(layouts.clip_layout, layout, keywords)
     full, before, after = (
-        join_pieces([piece for result in results for piece in getattr(result, name)])
+        join_pieces(piece for result in results for piece in getattr(result, name))
         for name in ("full", "before", "after")
     )
     norm = reference.norm(full.values())
@@ -58,16 +58,6 @@ def test_the_keywords_of_a_row_give_the_norm_of_unsharded_gradients(
     coef = reference.coefficient(norm, THRESHOLD, 1e-6)
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], reference.scaled(array, coef), strict=True, err_msg=name)
-
-
-def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
-    full = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
-    for name, size, positions, values in pieces:
-        present = full[name][positions]
-        assert ((present == values) | np.isnan(present)).all(), f"copies of {name}, of {size} elements, differ"
-        full[name][positions] = values
-    assert not any(np.isnan(array).any() for array in full.values())
-    return full
 
 
 def test_passing_a_parameter_that_fully_shard_has_replaced_is_an_error(torch_worlds: Callable[[int], World]) -> None:

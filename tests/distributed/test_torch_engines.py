@@ -11,7 +11,7 @@ import pytest
 from support import reference
 from support.processes import torch_engines as engines
 from support.processes.torch_engines import Result
-from support.processes.torch_layout import THRESHOLD, Piece
+from support.processes.torch_layout import THRESHOLD, join_pieces
 from support.processes.worlds import World
 
 Worlds = Callable[[int], World]
@@ -20,16 +20,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "integrations" / "engines.md"
 TITAN, MEGATRON, DEEPSPEED = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
-    full = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
-    for name, _, positions, values in pieces:
-        full[name][positions] = values
-    assert not any(np.isnan(array).any() for array in full.values())
-    return full
-
-
 def check_results(results: Sequence[Result], all_reduces: int) -> None:
-    full, after = (join_pieces([p for result in results for p in getattr(result, name)]) for name in ("full", "after"))
+    full, after = (join_pieces(p for result in results for p in getattr(result, name)) for name in ("full", "after"))
     norm = reference.norm(full.values())
     assert norm > THRESHOLD, "there is something to clip"
     assert [(result.norm, result.all_reduces) for result in results] == [(norm, all_reduces)] * 4
@@ -52,7 +44,7 @@ def test_megatron_clips_by_the_norm_of_the_gradients_that_it_selects(torch_world
 
 def test_deepspeed_clips_by_the_norm_of_all_shards(torch_worlds: Worlds) -> None:
     results = torch_worlds(4).run(engines.norms_as_deepspeed, DEEPSPEED)
-    norm = reference.norm(join_pieces([piece for pieces, *_ in results for piece in pieces]).values())
+    norm = reference.norm(join_pieces(piece for pieces, *_ in results for piece in pieces).values())
     assert norm > THRESHOLD, "there is something to clip"
     for _, engine, norms, all_reduces in results:
         assert engine == pytest.approx(norm, rel=1e-6), "it is the engine's norm"

@@ -123,12 +123,6 @@ class Jax:
     def gradients(self, weights: list[Any]) -> list[Any]:
         return weights
 
-    def optimizer(self, make: Callable[..., Any], weights: list[Any]) -> Any:
-        return make(0.1)
-
-    def step(self, optimizer: Any, weights: list[Any], gradients: list[Any]) -> None:
-        optimizer.update(gradients, optimizer.init(weights), weights)
-
     def by(self, make: Callable[[], Any], jitted: bool) -> Callable[[list[Any], list[Any]], list[Any]]:
         def clip(weights: list[Any], gradients: list[Any]) -> list[Any]:
             transformation = make()
@@ -266,11 +260,6 @@ def test_the_losses_of_backward_passes_are_recorded_with_each_step(kit: Kit, fra
 
 
 SETTINGS: dict[str, list[tuple[str, dict[str, Any], dict[str, Any]]]] = {
-    "jax": [
-        ("rmsprop", {"decay": 0.75, "centered": True}, {"alpha": 0.75, "centered": True}),
-        ("adadelta", {"rho": 0.75}, {"alpha": 0.75}),
-        ("signum", {"beta": 0.75}, {"momentum": 0.75}),
-    ],
     "torch": [
         ("Adadelta", {"rho": 0.75}, {"alpha": 0.75}),
         ("SGD", {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "nesterov": True}),

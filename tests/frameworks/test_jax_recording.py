@@ -187,3 +187,21 @@ def test_a_mask_of_weight_decay_is_recorded(
         compile(transformation.update)(params, transformation.init(params), params)
     (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
     assert step.settings["weight_decay"] == decays
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "arguments", "settings"),
+    [
+        ("rmsprop", {"decay": 0.75, "centered": True}, {"alpha": 0.75, "centered": True}),
+        ("adadelta", {"rho": 0.75}, {"alpha": 0.75}),
+        ("signum", {"beta": 0.75}, {"momentum": 0.75}),
+    ],
+)
+def test_settings_of_the_moments_are_recorded(
+    tmp_path: Path, optimizer: str, arguments: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        transformation = optax.chain(optax.clip(1.0), getattr(optax, optimizer)(0.1, **arguments))
+        transformation.update(GRADIENTS, transformation.init(GRADIENTS), GRADIENTS)
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert step.settings.items() >= settings.items()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from support.kits import in_a_new_process
 from support.paddle_programs import BACKWARD_WARNS, program
 
 import unified_clip
@@ -213,26 +212,6 @@ def test_a_program_saved_with_operations_needs_paddle_alone(tmp_path: Path, monk
     loaded = load_elsewhere(tmp_path / "clip", "sys.modules['unified_clip'] = None")
     assert loaded.returncode == 0, loaded.stderr
     np.testing.assert_allclose(np.load(tmp_path / "clip.result.npy"), expected, rtol=1e-6)
-
-
-# -- processes
-
-CLIPS = """
-import numpy as np, paddle
-import unified_clip.paddle as uc
-paddle.enable_static()
-
-def run():
-    program = paddle.static.Program()
-    with paddle.static.program_guard(program, paddle.static.Program()):
-        x = paddle.static.data("x", [64, 4096], "float32")
-        norm = uc.clip_by_global_norm([x * 2.0], 1.0)[1]
-    return paddle.static.Executor().run(program, feed={"x": np.ones((64, 4096), "float32")}, fetch_list=[norm])[0]
-"""
-
-
-def test_a_process_that_ran_a_program_ends() -> None:
-    assert in_a_new_process(CLIPS + "print(run())").strip() == "1024.0"
 
 
 # -- where the kernels compute

@@ -33,19 +33,6 @@ def prepared(using: Accelerator, **changes: object) -> tuple[torch.nn.Module, to
     return using.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE, **changes))
 
 
-def test_gradients_that_accumulate_are_not_clipped_before_they_are_complete() -> None:
-    using = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model, optimizer = prepared(using)
-    clip, norms = GLOBAL.clipper(), []
-    for inputs, expected in list(batches())[:4]:
-        with using.accumulate(model):
-            using.backward(model.loss(inputs, expected))
-            norms.append(clip_(using, clip, model.parameters()))
-            optimizer.step()
-            optimizer.zero_grad()
-    assert [norm is None for norm in norms] == [True, False, True, False]
-
-
 def test_of_two_optimizers_only_the_one_whose_gradients_are_clipped_is_unscaled() -> None:
     using = accelerator(scaled=True)
     one, first = prepared(using)

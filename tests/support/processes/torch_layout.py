@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,17 @@ class Piece(NamedTuple):
     """The index of each element in the flattened full gradient."""
 
     values: np.ndarray
+
+
+def join_pieces(pieces: Iterable[Piece]) -> dict[str, np.ndarray]:
+    """Return the full arrays by name. Copies must be equal, and no element may be missing."""
+    full: dict[str, np.ndarray] = {}
+    for name, size, positions, values in pieces:
+        present = full.setdefault(name, np.full(size, np.nan, np.float32))[positions]
+        assert ((present == values) | np.isnan(present)).all(), f"copies of {name}, of {size} elements, differ"
+        full[name][positions] = values
+    assert not any(np.isnan(array).any() for array in full.values())
+    return full
 
 
 class Layout(NamedTuple):
