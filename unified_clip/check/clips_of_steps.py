@@ -76,5 +76,5 @@ def are_paired(windows: Sequence[Sequence[RecordedCall]], steps: Sequence[Optimi
 
 
 def is_clip(line: RecordedCall) -> bool:
-    """Return False for a call that raised, got no gradients, or only measured the norm."""
-    return line.rule is not None and line.is_gradient is not False and line.threshold != math.inf
+    """Return False for a call that raised, got no gradients, came after the step, or only measured the norm."""
+    return not line.late and line.rule is not None and line.is_gradient is not False and line.threshold != math.inf

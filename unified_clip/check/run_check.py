@@ -36,10 +36,13 @@ MOST_NAMES, MOST_RANGES = 5, 5
 
 REPLACE = "Change this clip, or clip by {load} instead."
 BEFORE_STEP = "Clip once per step: after the last backward pass, and before the step of the optimizer."
+PASS_RESULT = "Pass the results of the clip to the optimizer."
 UNSCALE = "Unscale the gradients before the clip, for example by scaler.unscale_(optimizer)."
 UNSCALE_KERAS = "Let the optimizer in the LossScaleOptimizer clip, which gets unscaled gradients."
 
 EARLY = "Gradients were clipped before the last backward pass of this step, or after the previous step."
+LATE = "It clips gradients that the optimizer has already used."
+LOST = "The optimizer gets {lost} of its {gradients} gradients as they were before a clip, not the results of the clip."
 BY_HAND = "Code that is not recorded changed gradients between the backward pass and the step. It might clip."
 HOOKED = "Parameters have hooks of Tensor.register_hook, which might clip in the backward pass."
 LEFT_OUT = "The clips before this step leave out {left} of its {gradients} gradients{names}."
@@ -146,6 +149,8 @@ class _RunCheck:
 
     def _check_settings(self, line: RecordedCall, step: int) -> None:
         """step: The number of earlier steps of the optimizer, for schedules."""
+        if line.late:
+            self._add(step, Problem("drift", line.place, line.call, LATE, BEFORE_STEP))
         if not is_clip(line):
             return
         result: Result = "same"
@@ -219,7 +224,10 @@ class _RunCheck:
     def _problems_of_step(self, step: OptimizerStep, lines: Sequence[RecordedCall], paired: bool) -> Iterator[Problem]:
         if step.changed_after_clip:
             yield _of_step(step, "drift", "Code that is not recorded changed gradients between the clip and the step.")
-        if step.clip_counts is not None:
+        if step.lost_clips:
+            does = LOST.format(lost=step.lost_clips, gradients=step.gradients)
+            yield Problem("missing", step.place, step.optimizer, does, PASS_RESULT, config=ClipConfig(rule="none"))
+        elif step.clip_counts is not None:
             yield from self._problems_of_counts(step, step.clip_counts)
         elif not paired:
             self._leave_unchecked(NOT_PAIRED)

@@ -337,14 +337,14 @@ def _scaled(call: Call) -> Iterator[None]:
     yield
     scaler = call.args[0]
     if scaler.is_enable() and paddle.in_dynamic_mode():
-        WATCHER.scaling_begins(lambda: scaler._scale)
+        WATCHER.scaling_begins(lambda: scaler._scale.item())  # of shape [1]
 
 
 def _unscaled(call: Call) -> Iterator[None]:
     scaler, optimizer = list(call.arguments.values())[:2]
     parameters = _with_sample(optimizer)
     before = [_sampled(each.grad) for each in parameters]
-    scale = float(scaler._scale) if scaler.is_enable() else 1.0  # not on a CPU
+    scale = scaler._scale.item() if scaler.is_enable() else 1.0  # not on a CPU
     yield
     WATCHER.scaling_ends()
     after = [_sampled(each.grad) for each in parameters]

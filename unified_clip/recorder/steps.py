@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from .hooks import HOOKS, OUTPUT, RecordingHook
 from .lines import caller, canonical
@@ -245,6 +245,28 @@ class StepWatcher:
         self._is_cleared[key] = is_cleared
         record_step(optimizer, settings, passes, key)
 
+
+class ReturnedClips:
+    """Which tensors clips took, and which tensors steps got, in frameworks whose clips return new tensors."""
+
+    def __init__(self) -> None:
+        self._taken: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._used: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+    def fields_of_clip(self, before: Iterable[Any]) -> dict[str, Any]:
+        tensors = list(before)
+        self._taken.update((id(each), each) for each in tensors)
+        return {"late": True} if any(self._used.get(id(each)) is each for each in tensors) else {}
+
+    def fields_of_step(self, gradients: Iterable[Any]) -> dict[str, Any]:
+        lost = sum(self._taken.get(id(each)) is each for each in gradients)
+        return {"lost_clips": lost} if lost else {}
+
+    def step_ends(self, *tensors: Iterable[Any]) -> None:
+        self._used.update((id(each), each) for part in tensors for each in part if each is not None)
+
+
+RETURNED_CLIPS = ReturnedClips()
 
 INSTANCES: dict[int, int] = {}
 """{`id` of an optimizer: its number in the recording}."""

@@ -109,6 +109,7 @@ class RecordedCall(RecordedTable):
     """{placements, such as "Shard(dim=0) over dp=4": number of gradients with these placements}."""
 
     loss_scale: Real | None = None
+    late: bool = False  # whether the optimizer had already got these gradients
 
     repeated: int = 0
 
@@ -212,6 +213,7 @@ class OptimizerStep(RecordedTable):
     """The number of gradients that unrecorded code changed after the last clip."""
 
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
+    lost_clips: Annotated[int, Field(ge=0)] = 0  # how many gradients a clip took, whose results the step did not get
     empty_because: str | None = None
     """Why a clip got no gradient: "no parameters" or "other parameters"."""
 

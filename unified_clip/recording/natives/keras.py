@@ -19,6 +19,7 @@ from ...recorder.samples import positions, sample
 from ...recorder.steps import (
     LOSS,
     LOSS_SCALE,
+    RETURNED_CLIPS,
     STEP,
     UNSCALED,
     count_changed,
@@ -167,11 +168,14 @@ def _step(call: Call) -> Iterator[None]:
     rate = keras_releases.learning_rate(optimizer)  # before the step counts itself
     grads = keras_releases.gradients_of(call.arguments)
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, grads)]
+    given = [getattr(each, "values", each) for each in grads]  # of IndexedSlices
+    lost = RETURNED_CLIPS.fields_of_step(given)
     SAMPLED.pop(id(optimizer), None)  # of a step that failed
     yield
     variables = keras_releases.variables_of(optimizer, call.arguments)
     trained = [each for each, gradient in zip(variables, grads, strict=False) if gradient is not None]
-    _record_step(optimizer, variables, trained, numbers)
+    _record_step(optimizer, variables, trained, numbers, lost)
+    RETURNED_CLIPS.step_ends(given)
 
 
 def _unrecorded_step(call: Call) -> Iterator[None]:
@@ -220,12 +224,14 @@ def _weight_decays(optimizer: Any, variables: Sequence[Any]) -> list[float]:
     return sorted({decay * optimizer._use_weight_decay(each) for each in variables})
 
 
-def _record_step(optimizer: Any, variables: Sequence[Any], trained: Sequence[Any], numbers: Sequence[Any]) -> None:
+def _record_step(
+    optimizer: Any, variables: Sequence[Any], trained: Sequence[Any], numbers: Sequence[Any], lost: Mapping[str, Any]
+) -> None:
     kind = _class_name(optimizer)
     settings = _settings(optimizer) | {"weight_decay": of_groups(_weight_decays(optimizer, variables))}
 
     names = names_of_step(getattr(each, "path", each.name) for each in trained)
-    known = {**names, "gradients": len(trained), "place": caller()}
+    known = {**names, "gradients": len(trained), "place": caller(), **lost}
     sampled = SAMPLED.pop(id(optimizer), [])
     is_whole = bool(sampled) and sampled[0].is_whole
     rows = [row for each in sampled for row in (each.gradient, each.weight, each.raw) if row is not None]

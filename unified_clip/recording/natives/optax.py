@@ -21,7 +21,7 @@ from ...recorder.guard import Call
 from ...recorder.hooks import CLIP_CALLS, HOOKS, RecordingHook
 from ...recorder.lines import caller, canonical
 from ...recorder.samples import positions
-from ...recorder.steps import STEP, names_of_step, of_groups, record_step, tensor_at_step
+from ...recorder.steps import RETURNED_CLIPS, STEP, names_of_step, of_groups, record_step, tensor_at_step
 from ..dispatcher import DISPATCHER
 from .traced import report_call, report_step
 
@@ -112,6 +112,7 @@ def _optimizer(call: Call) -> Iterator[None]:
             return
         updates, state, params, *_ = [*update.arguments.values(), None]
         _record_step(name, bound.arguments, state, updates, params, key)
+        RETURNED_CLIPS.step_ends(jax.tree.leaves(updates), jax.tree.leaves(update.result[0]))
 
     update = RecordingHook(f"update of {name}", STEP).around(transformation.update, step)
     call.result = type(transformation)(transformation.init, update)
@@ -126,10 +127,12 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any, params: An
     values |= {"lr": rate, "beta1": arguments.get("b1"), "beta2": arguments.get("b2")}
     traced = {name: value for name, value in values.items() if isinstance(value, jax.Array)}
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
-    passes: dict[str, Any] = {"gradients": len(names), "place": caller(), **names_of_step(names)}
+    leaves = jax.tree.leaves(updates)
+    lost = RETURNED_CLIPS.fields_of_step(leaves)
+    passes: dict[str, Any] = {"gradients": len(names), "place": caller(), **names_of_step(names), **lost}
     kinds = sorted(_masked(arguments, updates))
 
-    named = {canonical(name): leaf for name, leaf in zip(names, jax.tree.leaves(updates), strict=True)}
+    named = {canonical(name): leaf for name, leaf in zip(names, leaves, strict=True)}
     weights = jax.tree.leaves(params) if DISPATCHER.norms else []
     shapes = [leaf.shape for leaf in named.values()] if DISPATCHER.norms else []
     has_weights = bool(shapes) and shapes == [each.shape for each in weights]

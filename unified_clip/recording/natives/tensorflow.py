@@ -19,7 +19,7 @@ from ...recorder.guard import Call, Observer
 from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller
 from ...recorder.samples import positions
-from ...recorder.steps import LOSS_SCALE, LOSSES, UNSCALED, names_of_step, record_step
+from ...recorder.steps import LOSS_SCALE, LOSSES, RETURNED_CLIPS, UNSCALED, names_of_step, record_step
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Takes the values of the thresholds, and returns the settings of the call."""
@@ -343,6 +343,7 @@ def report_call(
     present = without_none(before, after if OUTPUT.stores_results else (), weights if OUTPUT.norms else (), names)
     variables, place = without_none(before, weights)[1], caller()
     scales = [source.scale for source in sources if source and source.scale is not None][:1]
+    late = RETURNED_CLIPS.fields_of_clip(_values(each) for each in before if each is not None)
     is_measured = norm is None or OUTPUT.norms or OUTPUT.stores_gradients
     sparse = [
         (index, each.values, present[1][index].values if present[1] and _is_sparse(present[1][index]) else None)
@@ -364,7 +365,7 @@ def report_call(
         rows = [
             each._replace(parameter=known.get(index), sparse_rows=stored.get(index)) for index, each in enumerate(rows)
         ]
-        more = {"is_gradient": is_gradient(), **scaled, **({"sparse": len(sparse)} if sparse else {})}
+        more = {"is_gradient": is_gradient(), **late, **scaled, **({"sparse": len(sparse)} if sparse else {})}
         record_call(call, rows, place, returned, more, [*map(OUTPUT.copy, results)])
 
     tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part if is_measured]
