@@ -103,12 +103,17 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def groups_of(settings: dict[str, Any]) -> dict[str, tuple[dict[str, Any], list[str]]]:
-    """Return {title: (settings, names)}. A parameter belongs to the first group that includes it."""
+    """Return {title: (settings, names)}. A parameter belongs to the first group that includes it.
+
+    A group with the same rule inherits the order of the norm.
+    """
+    order = {key: value for key, value in settings.items() if key == "norm_type"}
+    groups = [order | group if group["rule"] == settings["rule"] else group for group in settings["groups"]]
     parts: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for name in NUMBERS:
         included = any(matches(pattern, name) for pattern in settings.get("include", ["*"]))
         if included and not any(matches(pattern, name) for pattern in settings.get("exclude", [])):
-            for group in [*settings["groups"], settings | {"name": "", "include": ["*"], "exclude": []}]:
+            for group in [*groups, settings | {"name": "", "include": ["*"], "exclude": []}]:
                 taken = any(matches(pattern, name) for pattern in group["include"])
                 if taken and not any(matches(pattern, name) for pattern in group["exclude"]):
                     parts.setdefault(group["name"], (group, []))[1].append(name)

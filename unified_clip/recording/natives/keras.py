@@ -168,7 +168,8 @@ def _step(call: Call) -> Iterator[None]:
     rate = keras_releases.learning_rate(optimizer)  # before the step counts itself
     grads = keras_releases.gradients_of(call.arguments)
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, grads)]
-    given = [getattr(each, "values", each) for each in grads]  # of IndexedSlices
+    is_torch = keras.backend.backend() == "torch"  # whose recorder searches gradients without a clip
+    given = [] if is_torch else [getattr(each, "values", each) for each in grads]  # of IndexedSlices
     lost = RETURNED_CLIPS.fields_of_step(given)
     SAMPLED.pop(id(optimizer), None)  # of a step that failed
     yield
