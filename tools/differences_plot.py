@@ -26,6 +26,10 @@ COLOURS = ((1e-5, "#fef9c3"), (0.01, "#fde68a"), (0.5, "#fdba74"), (math.inf, "#
 
 EXACT = "#ccfbf1"
 
+INTERFACES = ("need_clip=False", "set_gradient_clip", "dicts, ")
+"""How differences begin that are of the arguments which a function accepts, not of what it computes: the plot leaves
+them out."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -41,13 +45,16 @@ def main() -> int:
 
 
 def largest() -> dict[str, dict[str, tuple[float, str]]]:
-    """Return {what differs: {framework: (largest size, in words)}} of the newest releases."""
+    """Return {what differs: {framework: (largest size, in words)}} of the newest releases, without INTERFACES."""
     found: dict[str, dict[str, tuple[float, str]]] = {}
     for each in read():
         if each.number:
             row = found.setdefault(each.what, {})
             row[each.framework] = max(row.get(each.framework, (0.0, "")), (each.number, each.by))
-    return found
+    left_out = [what for what in found if what.startswith(INTERFACES)]
+    if len(left_out) != len(INTERFACES):
+        raise ValueError(f"INTERFACES has {len(INTERFACES)} beginnings, but leaves out {left_out}")
+    return {what: row for what, row in found.items() if what not in left_out}
 
 
 def plot(rows: Mapping[str, Mapping[str, tuple[float, str]]]) -> str:

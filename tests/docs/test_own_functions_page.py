@@ -108,9 +108,21 @@ def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.
     block = "".join(re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL))
     wanted = list(map(without_rounding, block.splitlines()))
     assert [line for line in map(without_rounding, printed) if line in wanted] == wanted
+    (number,) = re.findall(r"two of the (\d+) findings", PAGE)
+    assert len([line for line in printed if re.search(r"(Case|cases, first): ", line)]) == int(number)
     written = entries.read(folder / "parity" / "known.toml")
     (same,) = [entry for entry in written if entry.cases == expected.cases and entry.framework == expected.framework]
-    assert same.model_copy(update={"reason": expected.reason}) == expected
+    assert same.model_dump() | {"reason": expected.reason} == expected.model_dump()
+    (fix,) = re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL)
+    before, after = ("".join(re.findall(rf"^\{sign}(.*\n)", fix, re.MULTILINE)) for sign in "-+")
+    function = folder / "ourclip_torch.py"
+    code = function.read_text(encoding="utf-8")
+    assert before in code
+    function.write_text(code.replace(before, after), encoding="utf-8")
+    assert cli.main(["parity", "--accept", "--frameworks", "torch"]) == 0
+    assert "2 removed, 0 added" in capsys.readouterr().out
+    known = folder / "parity" / "known.toml"
+    known.write_text(known.read_text(encoding="utf-8").replace('reason = ""', 'reason = "we know"'), encoding="utf-8")
     assert cli.main(["parity", "--frameworks", "tensorflow"]) == 0
     function = folder / "ourclip_tensorflow.py"
     function.write_text(function.read_text(encoding="utf-8").replace("1e-3", "1e-2"), encoding="utf-8")

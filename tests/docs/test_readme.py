@@ -58,20 +58,6 @@ def backward():
     assert printed(f"{start}\n{code}", tmp_path, here=False) == with_eps + exact + exact
 
 
-def test_a_clip_by_optax_leaves_the_norm_of_the_readme(tmp_path: Path) -> None:
-    if find_spec("optax") is None:
-        pytest.skip("not installed: optax")
-    (gradients,) = re.findall(r"^in_jax = .*", README, re.MULTILINE)
-    lines = f"""
-import jax.numpy as jnp, optax, unified_clip
-{gradients}
-clipped, _ = optax.clip_by_global_norm(1.0).update(in_jax, None)
-print(f"{{float(unified_clip.global_norm(clipped)):.1f}}")
-"""
-    (norm,) = re.findall(r"gradients with a norm of ([\d.]+\d)", " ".join(README.split()))
-    assert printed(lines, tmp_path, here=False) == f"{norm}\n"
-
-
 def test_no_text_for_users_has_a_placeholder_of_an_address() -> None:
     files = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "action.yml", ".pre-commit-hooks.yaml", "mkdocs.yml"]
     pages = [*(ROOT / name for name in [*files, "pyproject.toml"]), *(ROOT / "docs").rglob("*.[my]*")]

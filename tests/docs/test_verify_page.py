@@ -27,9 +27,10 @@ def test_the_port_from_paddle_to_pytorch_has_the_report_on_the_page(tmp_path: Pa
     assert without_numbers(run(tmp_path, "-m", "unified_clip", *command.split())) == without_numbers(printed)
     ((name, diff),) = re.findall(r"```diff\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
     code = scripts[name]
-    for old, new in re.findall(r"^-(.*\n)((?:\+.*\n)+)", diff, re.MULTILINE):
+    for lines in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", diff, re.MULTILINE):
+        old, new = (re.sub(r"^[-+]", "", each, flags=re.MULTILINE) for each in lines)
         assert code.count(old) == 1
-        code = code.replace(old, re.sub(r"^\+", "", new, flags=re.MULTILINE))
+        code = code.replace(old, new)
     (tmp_path / name).write_text(code, encoding="utf-8")
     (last,) = re.findall(r"```text\n(.*)\n```", PAGE)
     assert run(tmp_path, "-m", "unified_clip", *command.split()).splitlines()[-1] == last
