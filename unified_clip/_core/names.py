@@ -13,9 +13,6 @@ from ..recorder.lines import canonical, unique_names
 Namer = Callable[[Any], str | None]
 """Takes a `Leaf`."""
 
-FINDERS: list[Callable[[Any], str | None]] = []
-"""Functions that return the name of a parameter. A recording adds them."""
-
 
 def join(path: str | None, key: Any) -> str:
     return str(key) if path is None else f"{path}.{key}"
@@ -64,7 +61,7 @@ def make_namer(names: Any) -> Namer:
     """Pass the `names` of `record`, or a function that returns the name of a `Leaf`."""
     names = with_parameters(names)
     if names is None:
-        return lambda leaf: leaf.name or next(filter(None, (find(leaf.parameter) for find in FINDERS)), None)
+        return lambda leaf: leaf.name
     if isinstance(names, FunctionType):  # an integration passes such a function
         return names
     if not isinstance(names, (list, tuple, Mapping)):

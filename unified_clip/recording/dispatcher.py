@@ -21,6 +21,10 @@ Recording = Any
 
 OWN_CALL = RecordingHook("a call of unified_clip", "a call of unified_clip")
 
+FINDERS: list[Callable[[Any], str | None]] = []
+"""Functions that return the name of a parameter, for recordings only: a configuration must find the same names with and
+without a recording."""
+
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
 

@@ -21,7 +21,7 @@ from ..recorder import guard
 from ..recorder.hooks import OUTPUT, RecordingHook
 from ..recorder.lines import caller, header, write_line
 from .clip_event import CallRecorder, ClipEvent, NativeLine, merge_groups, name_gradients
-from .dispatcher import DISPATCHER
+from .dispatcher import DISPATCHER, FINDERS
 from .lines import NO_CALLS, NOT_REPORTED
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Recording:
         self.path, self.norms, self.gradients_every = path, bool(norms), gradients_every
         self.natives, self._force = natives, force
         self.needs_leaves = self.norms or gradients_every is not None
-        self._namer = make_namer(names)
+        self._namer = _name_found if names is None else make_namer(names)
         self._make_locks()
         self._file: FileIO | None = None
         self._step, self._by_calls = 0, True
@@ -388,3 +388,7 @@ def _check_count(value: Any, what: str) -> None:
         raise TypeError(f"{what} is {value!r}. Pass a whole number.")
     if value < 1:
         raise ValueError(f"{what} is {value}. Pass 1 or more.")
+
+
+def _name_found(leaf: Any) -> str | None:
+    return leaf.name or next(filter(None, (find(leaf.parameter) for find in FINDERS)), None)

@@ -35,7 +35,7 @@ SAMPLE = [3.0] * len(positions(tuple(SHAPES["a"])))
 CALL = {
     "seconds": 0.1, "gradients": "run.safetensors", "ranks": 2, "rank": 0, "layout": {"plain": 3}, "loss_scale": 8.0,
     "repeated": 1, "sparse": 1, "watched": True, "returned_norm": 13.0, "passed_norm": 13.0, "stored_norm": 13.0,
-    "after": "clipped.safetensors", "is_gradient": True, "count": 3, "framework": "numpy",
+    "after": "clipped.safetensors", "is_gradient": True, "count": 3, "framework": "numpy", "late": True,
 }  # fmt: skip
 
 STEP = {
@@ -43,7 +43,7 @@ STEP = {
     "changed_after_clip": 1, "norm_at_step": 1.0, "empty_clips": 1, "empty_because": "no parameters", "hooks": 1,
     "decayed": [16, 24], "undecayed": ["c"], "rates": {"a": 0.1, "b": 0.2}, "repeated_rows": 1, "losses": [1.0],
     "gradients": 3, "clip_counts": {"1": 2, "0": 1}, "unclipped": ["c"], "clipped_early": 1,
-    "clip_calls": 2, "instance": 1, "parameters": ["a", "b", "c"],
+    "clip_calls": 2, "instance": 1, "lost_clips": 1, "parameters": ["a", "b", "c"],
     "tensors": {"a": {"shape": SHAPES["a"], "norm": 3.0, "sample": SAMPLE}},
 }  # fmt: skip
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ..._core.names import FINDERS
 from ...recorder import pytorch
 from ...recorder.clips import PYTORCH_EPS
 from ...recorder.guard import Call
 from ...recorder.steps import plain
+from ..dispatcher import FINDERS
 
 
 def install() -> None:
