@@ -301,10 +301,11 @@ def _bits(gradients: Sequence[tuple[Leaf, Tensor]], checksum: Checksum) -> Value
     return by_name((own[0], f"{label(own[0]) or ''} checksum {checksum([own]):016x}".strip()) for own in gradients)
 
 
-def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
+def label(leaf: Leaf, texts: dict[Hashable, tuple[Any, str]] | None = None) -> str | None:
     """Return the name, shape and placements of a parameter as text, or None for an unknown shape.
 
-    texts: A cache, because writing placements as text takes long.
+    texts: A cache, because writing placements as text takes long. It keeps the placements alive, since Paddle makes new
+        ones at each access, whose `id` could be that of earlier ones.
     """
     gradient, name, parameter = leaf.tensor, leaf.name, leaf.parameter
     tensor = parameter if hasattr(parameter, "shape") else gradient
@@ -312,8 +313,9 @@ def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
         return None
     placements = getattr(tensor, "placements", None)  # None for a tensor without a mesh
     texts, key = {} if texts is None else texts, (tuple(tensor.shape), id(placements))
-    text = texts.get(key)
-    if text is None:
-        text = texts[key] = f"{list(tensor.shape)} {placements}" if placements else str(list(tensor.shape))
+    if key not in texts:
+        shape = list(tensor.shape)
+        texts[key] = placements, f"{shape} {placements}" if placements else str(shape)
+    _, text = texts[key]
     # A name that the framework generates has a number, which may differ between ranks.
     return text if name is None or name == getattr(parameter, "name", None) else f"{name!r} {text}"

@@ -133,7 +133,7 @@ class LocalShards(ABC):
 
         Return None if ranks can have different parameters, or if a shape is unknown.
         """
-        texts: dict[Hashable, str] = {}
+        texts: dict[Hashable, tuple[Any, str]] = {}
         known = [(leaf, text) for leaf in self._parameters if (text := label(leaf, texts)) is not None]
         return known if self.parameters is not None and len(known) == len(self._parameters) else None
 
