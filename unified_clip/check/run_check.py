@@ -36,6 +36,8 @@ MOST_NAMES, MOST_RANGES = 5, 5
 
 REPLACE = "Change this clip, or clip by {load} instead."
 BEFORE_STEP = "Clip once per step: after the last backward pass, and before the step of the optimizer."
+PASS_ALL = "Pass all parameters of the optimizer to the clip."
+ONE_CALL = "Clip all gradients of the optimizer by one call."
 PASS_RESULT = "Pass the results of the clip to the optimizer."
 UNSCALE = "Unscale the gradients before the clip, for example by scaler.unscale_(optimizer)."
 UNSCALE_KERAS = "Let the optimizer in the LossScaleOptimizer clip, which gets unscaled gradients."
@@ -237,11 +239,12 @@ class _RunCheck:
             clipped = sum(line.count or 0 for line in lines)
             if clipped < step.gradients:
                 left = step.gradients - clipped
-                yield _of_step(step, "missing", LEFT_OUT.format(left=left, gradients=step.gradients, names=""))
+                does = LEFT_OUT.format(left=left, gradients=step.gradients, names="")
+                yield _of_step(step, "missing", does, edit=PASS_ALL)
             elif clipped > step.gradients:
                 yield _of_step(step, "drift", "Some gradients were clipped more than once before this step.")
             elif self._has_one_norm and sum(line.rule == "global" for line in lines) > 1:
-                yield _of_step(step, "drift", OWN_NORMS.format(calls=len(lines)))
+                yield _of_step(step, "drift", OWN_NORMS.format(calls=len(lines)), edit=ONE_CALL)
 
     @property
     def _has_one_norm(self) -> bool:
@@ -252,7 +255,7 @@ class _RunCheck:
         if (most := max(counts, default=0)) > 1:
             yield _of_step(step, "drift", f"Gradients were clipped {most} times before this step.")
         elif self._has_one_norm and step.clip_calls:
-            yield _of_step(step, "drift", OWN_NORMS.format(calls=step.clip_calls))
+            yield _of_step(step, "drift", OWN_NORMS.format(calls=step.clip_calls), edit=ONE_CALL)
         if step.clipped_early:
             yield _of_step(step, "drift", EARLY)
         excluded = self._excluded(step.unclipped) if self._config.uses_names else []
@@ -264,7 +267,8 @@ class _RunCheck:
             yield _of_step(step, "unknown", UNNAMED.format(left=left, gradients=gradients))
         elif names or (left and not self._config.uses_names):
             text = f": {_some(names)}" if names else ""
-            yield _of_step(step, "missing", LEFT_OUT.format(left=len(names) or left, gradients=gradients, names=text))
+            does = LEFT_OUT.format(left=len(names) or left, gradients=gradients, names=text)
+            yield _of_step(step, "missing", does, edit=PASS_ALL)
 
     # -- the report
 
@@ -324,8 +328,10 @@ def _wanted(part: Clipping, step: int) -> dict[str, object]:
     return wanted
 
 
-def _of_step(step: OptimizerStep, kind: Kind, does: str, config: ClipConfig | None = None) -> Problem:
-    return Problem(kind, step.place, step.optimizer, does, BEFORE_STEP, config=config)
+def _of_step(
+    step: OptimizerStep, kind: Kind, does: str, config: ClipConfig | None = None, edit: str = BEFORE_STEP
+) -> Problem:
+    return Problem(kind, step.place, step.optimizer, does, edit, config=config)
 
 
 def _without_clip(step: OptimizerStep) -> Problem:

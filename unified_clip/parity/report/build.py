@@ -180,9 +180,9 @@ def next_steps(report: ParityReport) -> list[str]:
     accept = "run the command with --accept to update the list of known differences."
     steps = []
     if own:
-        steps.append(f"Correct your function{'s' * (len(own) > 1)}, or {accept}")
+        steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")
     elif natives or any(_is_stale(entry) for entry in report.known):
-        steps.append(f"Check whether the new results are right. Then {accept}")
+        steps.append(f"Check whether you can accept the differences. Then {accept}")
     results = (report.result_of(problem) for problem in report.problems)
     commands = [result.reproduce for result in results if result and result.reproduce]
     return [*steps, *(f"To see the numbers of the first case, run `{command}`" for command in commands[:1])]
@@ -260,7 +260,8 @@ def _failures(report: ParityReport) -> Iterator[str]:
     for whose, is_users in ((view.YOUR_FUNCTIONS, True), (view.THEIRS, False)):
         judged = [each for _, each in natives if each.is_users == is_users and not each.is_failure]
         if count := sum(bool(each.problem) for each in judged):
-            verb = f"{_are(count)} wrong" if is_users else f"{'has' if count == 1 else 'have'} a new difference"
+            unlisted = f"differ{'s' * (count == 1)} from the exact result, and {_are(count)} not in the list"
+            verb = f"{_are(count)} wrong" if is_users else f"{unlisted} of known differences"
             findings = [
                 f"{problem.what}: {re.split(' [(]|[:;] ', problem.detail)[0]}"
                 for problem in report.problems
