@@ -226,7 +226,7 @@ class _RunCheck:
     def _problems_of_step(self, step: OptimizerStep, lines: Sequence[RecordedCall], paired: bool) -> Iterator[Problem]:
         if step.changed_after_clip:
             yield _of_step(step, "drift", "Code that is not recorded changed gradients between the clip and the step.")
-        if step.lost_clips:
+        if step.lost_clips and any(line.clipped is not False for line in lines):  # otherwise, nothing was lost
             does = LOST.format(lost=step.lost_clips, gradients=step.gradients)
             yield Problem("missing", step.place, step.optimizer, does, PASS_RESULT, config=ClipConfig(rule="none"))
         elif step.clip_counts is not None:

@@ -247,23 +247,30 @@ class StepWatcher:
 
 
 class ReturnedClips:
-    """Which tensors clips took, and which tensors steps got, in frameworks whose clips return new tensors."""
+    """Which tensors clips took, and which tensors steps got, in frameworks whose clips return new tensors.
+
+    Pass only tensors whose numbers cannot change: the same variable or buffer can have other numbers at the step.
+    """
 
     def __init__(self) -> None:
         self._taken: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._names: dict[int, str] = {}
         self._used: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
-    def fields_of_clip(self, before: Iterable[Any]) -> dict[str, Any]:
-        tensors = list(before)
-        self._taken.update((id(each), each) for each in tensors)
-        return {"late": True} if any(self._used.get(id(each)) is each for each in tensors) else {}
+    def fields_of_clip(self, before: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        """before: Names, or empty texts, and gradients. The gradients of two parameters can be one tensor."""
+        named = list(before)
+        self._taken.update((id(each), each) for _, each in named)
+        self._names = {**{key: self._names[key] for key in self._taken if key in self._names}}
+        self._names.update((id(each), name) for name, each in named)
+        return {"late": True} if any(self._used.get(id(each)) is each for _, each in named) else {}
 
-    def fields_of_step(self, gradients: Iterable[Any]) -> dict[str, Any]:
-        lost = sum(self._taken.get(id(each)) is each for each in gradients)
+    def fields_of_step(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        lost = sum(self._taken.get(id(each)) is each and self._names.get(id(each)) == name for name, each in gradients)
         return {"lost_clips": lost} if lost else {}
 
-    def step_ends(self, *tensors: Iterable[Any]) -> None:
-        self._used.update((id(each), each) for part in tensors for each in part if each is not None)
+    def step_ends(self, gradients: Iterable[Any]) -> None:
+        self._used.update((id(each), each) for each in gradients)
 
 
 RETURNED_CLIPS = ReturnedClips()

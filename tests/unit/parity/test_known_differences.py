@@ -82,6 +82,7 @@ def test_an_entry_that_has_become_ten_times_too_large_is_stale(size: float, is_s
     assert len(judge([KNOWN], long_a=small)[1]) == is_stale
     assert judge([KNOWN], long_a=small, long_b=deviation()) == (["known", "known"], [])
     assert judge([KNOWN.model_copy(update={"also": ["jax"]})], long_a=small)[1] == []
+    assert len(judge([KNOWN], long_a=small, long_b=deviation(size=0.5))[1]) == 1, "only the larger difference"
 
 
 def test_the_message_has_both_sizes() -> None:

@@ -84,7 +84,8 @@ def _update(table: Table, entry: KnownDifference, covered: Differences, framewor
     """Set the size to the largest difference, and remove names of cases and frameworks without this difference."""
     gone = entry.unmatched_patterns([case for _, case in covered])
     has_other_size = not all(map(entry.bounds, covered.values()))
-    has_other_size |= entry.is_too_large(parts(each)[1] for each in covered.values())
+    remaining = entry.model_copy(update={"also": list(frameworks[1:])})
+    has_other_size |= remaining.is_too_large(parts(each)[1] for each in covered.values())
     is_shorter = len(frameworks) <= len(entry.also)
     if has_other_size:
         table["size"] = _size(covered.values())

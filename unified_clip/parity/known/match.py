@@ -95,7 +95,7 @@ def _judge_entry(
             problem += (
                 ". The run did not call this function. If you renamed the function, write the new name into the entry"
             )
-    elif entry.is_too_large(parts(each)[1] for each in cases.values()):
+    elif unlisted.isdisjoint(matching) and entry.is_too_large(parts(each)[1] for each in cases.values()):
         largest = size_in_words(max(parts(each)[1] for each in cases.values()))
         problem = f"the largest difference is now {largest}, much smaller than the size in the list"
     elif not entry.reason:

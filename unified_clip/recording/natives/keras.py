@@ -168,15 +168,23 @@ def _step(call: Call) -> Iterator[None]:
     rate = keras_releases.learning_rate(optimizer)  # before the step counts itself
     grads = keras_releases.gradients_of(call.arguments)
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, grads)]
-    is_torch = keras.backend.backend() == "torch"  # whose recorder searches gradients without a clip
-    given = [] if is_torch else [getattr(each, "values", each) for each in grads]  # of IndexedSlices
-    lost = RETURNED_CLIPS.fields_of_step(given)
+    given = _fixed(grads)
+    # what Keras itself clips reaches the step
+    lost = RETURNED_CLIPS.fields_of_step(given) if _describe_call(optimizer) is None else {}
     SAMPLED.pop(id(optimizer), None)  # of a step that failed
     yield
     variables = keras_releases.variables_of(optimizer, call.arguments)
     trained = [each for each, gradient in zip(variables, grads, strict=False) if gradient is not None]
     _record_step(optimizer, variables, trained, numbers, lost)
-    RETURNED_CLIPS.step_ends(given)
+    RETURNED_CLIPS.step_ends(each for _, each in given)
+
+
+def _fixed(grads: Sequence[Any]) -> list[tuple[str, Any]]:
+    if keras.backend.backend() != "tensorflow":  # PyTorch's recorder searches gradients without a clip
+        return []
+    from . import tensorflow
+
+    return tensorflow.fixed(grads)
 
 
 def _unrecorded_step(call: Call) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,7 +51,7 @@ KEYS = itertools.count(1)
 
 def install() -> None:
     for name in OPTIMIZERS:
-        HOOKS.wrap([(optax, name), (alias, name)], STEP, _optimizer)
+        HOOKS.wrap([(optax, name), (alias, name)], STEP, partial(_optimizer, name))
     for name in ("clip_by_global_norm", "clip"):
         HOOKS.wrap([(optax, name), (optax.transforms, name)], f"a call of optax.{name}", _clip)
     HOOKS.wrap([(optax.MultiSteps, "update")], "a step of optax.MultiSteps", _micro_batch)
@@ -85,11 +85,20 @@ def _clip(call: Call) -> Iterator[None]:
         leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
         weights = weights if len(weights) == len(leaves) else []
         names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
+        RETURNED_CLIPS.fields_of_clip(_fixed(names, leaves))
         report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names, key)
 
     init, update = call.result
     hook = RecordingHook(f"update of optax.{name}", f"a call of optax.{name}")
     call.result = optax.GradientTransformation(init, hook.around(update, CLIP_CALLS.observer(report)))
+
+
+def _fixed(names: Sequence[str], leaves: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Leave out NumPy's arrays, whose numbers can change.
+
+    On JAX, no clip is late, because an adversarial step may use gradients before their clip.
+    """
+    return [(name, leaf) for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, jax.Array)]
 
 
 def _describe_call(name: str, value: Any) -> NativeCall:
@@ -100,11 +109,12 @@ def _describe_call(name: str, value: Any) -> NativeCall:
     return NativeCall(f"optax.{name}", "jax", "global", threshold)
 
 
-def _optimizer(call: Call) -> Iterator[None]:
+def _optimizer(function: str, call: Call) -> Iterator[None]:
+    """function: The name, which `optax.nadam` lacks, as a `functools.partial`."""
     yield
     bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
     bound.apply_defaults()
-    name, transformation, key = f"optax.{call.function.__name__}", call.result, next(KEYS)
+    name, transformation, key = f"optax.{function}", call.result, next(KEYS)
 
     def step(update: Call) -> Iterator[None]:
         yield
@@ -112,7 +122,6 @@ def _optimizer(call: Call) -> Iterator[None]:
             return
         updates, state, params, *_ = [*update.arguments.values(), None]
         _record_step(name, bound.arguments, state, updates, params, key)
-        RETURNED_CLIPS.step_ends(jax.tree.leaves(updates), jax.tree.leaves(update.result[0]))
 
     update = RecordingHook(f"update of {name}", STEP).around(transformation.update, step)
     call.result = type(transformation)(transformation.init, update)
@@ -128,7 +137,7 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any, params: An
     traced = {name: value for name, value in values.items() if isinstance(value, jax.Array)}
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
     leaves = jax.tree.leaves(updates)
-    lost = RETURNED_CLIPS.fields_of_step(leaves)
+    lost = RETURNED_CLIPS.fields_of_step(_fixed(names, leaves))
     passes: dict[str, Any] = {"gradients": len(names), "place": caller(), **names_of_step(names), **lost}
     kinds = sorted(_masked(arguments, updates))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -144,8 +145,7 @@ def _mark(position: int, call: Call) -> Iterator[None]:
             if source is not None:
                 setattr(values, SOURCE, source._replace(scale=scale))
     if isinstance(call.args[0], tf.GradientTape) and OUTPUT.norms:
-        is_scaled = hasattr(tf.nest.flatten(target)[0], UNSCALED)
-        SAMPLE.run(_keep_raw, sources, tf.nest.flatten(call.result), is_scaled)
+        SAMPLE.run(_keep_raw, sources, tf.nest.flatten(call.result), scale is not None)
 
 
 def _count_clip() -> None:
@@ -276,7 +276,7 @@ def clip_by_global_norm(call: Call) -> Iterator[None]:
     clipped, norm = call.result
     thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
     describe, returned = _describe("tf.clip_by_global_norm", "global"), norm if use_norm is None else None
-    call.result = report_call(describe, thresholds, t_list, clipped, norm=returned), norm
+    call.result = report_call(describe, thresholds, t_list, clipped, norm=returned, late=_taken(t_list)), norm
 
 
 def clip_by_norm(call: Call) -> Iterator[None]:
@@ -284,7 +284,8 @@ def clip_by_norm(call: Call) -> Iterator[None]:
     t, clip_norm, axes = _arguments(call, "t", "clip_norm", "axes")
     if axes is None:
         describe = _describe("tf.clip_by_norm", "each")
-        (call.result,) = report_call(describe, [clip_norm], [t], [call.result], is_gradient=partial(from_tape, t))
+        fields: Any = {"is_gradient": partial(from_tape, t), "late": _taken([t])}
+        (call.result,) = report_call(describe, [clip_norm], [t], [call.result], **fields)
 
 
 def clip_by_value(call: Call) -> Iterator[None]:
@@ -292,7 +293,17 @@ def clip_by_value(call: Call) -> Iterator[None]:
     t, *thresholds = _arguments(call, "t", "clip_value_min", "clip_value_max")
     if getattr(call.result, "dtype", tf.int32).is_floating:
         describe = _describe("tf.clip_by_value", "value")
-        (call.result,) = report_call(describe, thresholds, [t], [call.result], is_gradient=partial(from_tape, t))
+        fields: Any = {"is_gradient": partial(from_tape, t), "late": _taken([t])}
+        (call.result,) = report_call(describe, thresholds, [t], [call.result], **fields)
+
+
+def _taken(tensors: Sequence[Any]) -> dict[str, Any]:
+    return RETURNED_CLIPS.fields_of_clip(fixed(tensors))
+
+
+def fixed(tensors: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Return the tensors without variables, whose numbers can change, and without what is no tensor."""
+    return [("", each) for each in map(_values, tensors) if tf.is_tensor(each) and not hasattr(each, "assign")]
 
 
 def _arguments(call: Call, *names: str) -> list[Any]:
@@ -328,6 +339,7 @@ def report_call(
     names: Sequence[str] = (),
     is_gradient: Callable[[], bool | None] = lambda: True,
     norm: Any = None,
+    late: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Any]:
     """Record a call, and return `after`. A graph for XLA records nothing.
 
@@ -343,7 +355,6 @@ def report_call(
     present = without_none(before, after if OUTPUT.stores_results else (), weights if OUTPUT.norms else (), names)
     variables, place = without_none(before, weights)[1], caller()
     scales = [source.scale for source in sources if source and source.scale is not None][:1]
-    late = RETURNED_CLIPS.fields_of_clip(_values(each) for each in before if each is not None)
     is_measured = norm is None or OUTPUT.norms or OUTPUT.stores_gradients
     sparse = [
         (index, each.values, present[1][index].values if present[1] and _is_sparse(present[1][index]) else None)

@@ -18,7 +18,6 @@ except ImportError:  # before JAX 0.7
 from ...recorder.clips import NativeCall, record_call, rows_of
 from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller
-from ...recorder.steps import RETURNED_CLIPS
 from ..dispatcher import DISPATCHER
 
 
@@ -158,7 +157,7 @@ def report_call(
     key: Identifies the call. The default is its line.
     """
     DISPATCHER.wait_with(jax.effects_barrier)
-    event, place, late = TRACED.on_clips(1, key), caller(), RETURNED_CLIPS.fields_of_clip(before)
+    event, place = TRACED.on_clips(1, key), caller()
     if event is not None:
         event.runs = 0
 
@@ -168,7 +167,7 @@ def report_call(
         rest, call = map(np.asarray, arrays), describe(value)
         gradients, results, of_weights = ([next(rest) for _ in part] for part in parts)
         rows = rows_of(call, gradients, of_weights, names)
-        record_call(call, rows, place, more=late, results=[*map(OUTPUT.copy, results)])
+        record_call(call, rows, place, results=[*map(OUTPUT.copy, results)])
 
     parts = (before, after if OUTPUT.stores_results else (), weights if OUTPUT.norms else ())
     arrays = [array for part in parts for array in part]
