@@ -228,7 +228,7 @@ class _RunCheck:
             yield _of_step(step, "drift", "Code that is not recorded changed gradients between the clip and the step.")
         if step.lost_clips and any(line.clipped is not False for line in lines):  # otherwise, nothing was lost
             does = LOST.format(lost=step.lost_clips, gradients=step.gradients)
-            yield Problem("missing", step.place, step.optimizer, does, PASS_RESULT, config=ClipConfig(rule="none"))
+            yield _of_step(step, "missing", does, ClipConfig(rule="none"), PASS_RESULT)
         elif step.clip_counts is not None:
             yield from self._problems_of_counts(step, step.clip_counts)
         elif not paired:

@@ -261,7 +261,7 @@ class ReturnedClips:
         """before: Names, or empty texts, and gradients. The gradients of two parameters can be one tensor."""
         named = list(before)
         self._taken.update((id(each), each) for _, each in named)
-        self._names = {**{key: self._names[key] for key in self._taken if key in self._names}}
+        self._names = {key: name for key, name in self._names.items() if key in self._taken}
         self._names.update((id(each), name) for name, each in named)
         return {"late": True} if any(self._used.get(id(each)) is each for _, each in named) else {}
 

@@ -234,8 +234,7 @@ class Invocation:
 
     @property
     def rule(self) -> AGC:
-        settings = {key: value for key, value in self.arguments.items() if key not in ("rule", "clip_norm")}
-        rule: AGC = self.once("rule", lambda: AGC(**settings))
+        rule: AGC = self.once("rule", lambda: AGC(**self.call.rule_settings(self.arguments)))
         return rule
 
     @property

@@ -192,7 +192,7 @@ def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense
 
     extremes: The argument `extreme` of `counted_norm`, first for the gradient norms, then for the parameter norms.
     """
-    settings = {key: value for key, value in case.arguments.items() if key not in ("rule", "clip_norm")}
+    settings = case.call.rule_settings(case.arguments)
     limit = float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]
     results: list[Dense | None] = []

@@ -17,7 +17,7 @@ from .call_form import CallForm
 from .case import Case
 from .gradients import as_dtype
 from .gradients import read as read_list
-from .public_calls import CALLS
+from .public_calls import CALLS, PublicCall
 from .schema import REAL, CaseOptions, CasesFile, CasesTable, SuiteError, no_such
 from .unsupported_cases import check
 
@@ -114,22 +114,21 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
     if missing := ", ".join(sorted({*call.required} - arguments.keys())):
         raise SuiteError(f"{place}, {name}: it lacks {missing}. Add {missing}")
-    problem = _wrong_rule(arguments) if call.style == "units" else _wrong_type(arguments)
+    problem = _wrong_rule(call, arguments) if call.style == "units" else _wrong_type(arguments)
     if problem:
         raise SuiteError(f"{place}, {name}: {problem}")
     return name, arguments
 
 
-def _wrong_rule(arguments: Mapping[str, Any]) -> str:
+def _wrong_rule(call: PublicCall, arguments: Mapping[str, Any]) -> str:
     """Rules with a state are not supported: no framework has such a function."""
-    settings = dict(arguments)
-    rule, limit = settings.pop("rule"), settings.pop("clip_norm", 1.0)
+    rule, limit = arguments["rule"], arguments.get("clip_norm", 1.0)
     if rule != "agc":
         return f'rule is {rule!r:.60}. Write rule = "agc"'
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
         return f"clip_norm is {limit!r:.60}. Give a number that is at least 0"
     try:
-        AGC(**settings)
+        AGC(**call.rule_settings(arguments))
     except (TypeError, ValueError) as error:
         return str(error).removesuffix(".")
     return ""

@@ -42,6 +42,10 @@ class PublicCall:
         norm = arguments.get("total_norm", arguments.get("use_norm"))
         return None if norm is None else float(norm)
 
+    def rule_settings(self, arguments: Arguments) -> dict[str, Any]:
+        """Return the settings of the adaptive rule in the arguments of a call with the style "units"."""
+        return {key: value for key, value in arguments.items() if key not in (*self.required, *self.optional)}
+
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:
