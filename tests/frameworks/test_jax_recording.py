@@ -18,6 +18,7 @@ import unified_clip.jax as uc
 from unified_clip import ClipWarning
 from unified_clip.jax import transforms
 from unified_clip.recording import runs
+from unified_clip.recording.natives import optax as natives
 
 GRADIENTS = {"w": np.array([[3.0], [4.0]], np.float32), "b": np.array([12.0], np.float32)}
 """NumPy arrays, because JAX must not start before the kit has set the number of devices."""
@@ -205,3 +206,15 @@ def test_settings_of_the_moments_are_recorded(
         transformation.update(GRADIENTS, transformation.init(GRADIENTS), GRADIENTS)
     (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
     assert step.settings.items() >= settings.items()
+
+
+def test_each_optimizer_of_optax_is_recorded_once_with_its_name(tmp_path: Path) -> None:
+    """Some are functools.partial objects."""
+    known = [name for name in natives.OPTIMIZERS if hasattr(optax, name)]
+    assert {"sgd", "nadam"} <= {*known}
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for name in known:
+            transformation = optax.chain(optax.clip(1.0), getattr(optax, name)(0.1))
+            transformation.update(GRADIENTS, transformation.init(GRADIENTS), GRADIENTS)
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [step.optimizer for step in steps] == [f"optax.{name}" for name in known]
