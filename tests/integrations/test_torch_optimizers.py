@@ -16,7 +16,7 @@ import torch.distributed
 from support.tiers import is_at_least
 from support.trainers.torch_training import RATE, SCALE, Model, batches, config, plain_records, recorded
 
-from unified_clip import ClipConfig
+from unified_clip import ClipConfig, record
 from unified_clip.errors import NonFiniteNormError
 from unified_clip.integrations import torch_optimizers
 
@@ -342,10 +342,14 @@ def test_a_single_layer_has_parameter_names() -> None:
     assert model.bias.grad.item() == 3.0
 
 
-def test_patterns_need_names_of_all_parameters() -> None:
+@pytest.mark.filterwarnings("ignore:.*No clip calls:unified_clip.ClipWarning")
+def test_patterns_need_names_of_all_parameters(tmp_path: Path) -> None:
     model = Model()
-    with pytest.raises(
-        ValueError, match=r"In this SGD, parameter 0 of shape \(6, 4\) has no name\. Pass .*\(optimizer, model\)"
+    with (
+        record(tmp_path / "run.jsonl"),  # which finds names, but only for itself
+        pytest.raises(
+            ValueError, match=r"In this SGD, parameter 0 of shape \(6, 4\) has no name\. Pass .*\(optimizer, model\)"
+        ),
     ):
         weights_only("*.bias").attach_to(sgd(model))
     with pytest.raises(ValueError, match=r"In this SGD, parameter 2 .* is missing in `names`\. Pass the model"):
