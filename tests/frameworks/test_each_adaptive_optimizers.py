@@ -1,4 +1,4 @@
-"""Adaptive thresholds in optax and in Paddle's optimizers: the bits of the recursion, and states that move."""
+"""Adaptive thresholds in optax and in Paddle's optimizers: norms of weights, absent gradients, and what is rejected."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import adaptive
 from support.kits import Kit
 from support.tiers import is_at_least, where
 from support.trainers.adaptive_cases import (
     CONFIG,
-    HALF,
     TENSORS,
     UNITS,
     check_absent_gradients,
-    check_tensors_resume,
     check_units_in_an_optimizer,
-    gradient,
-    state_of_another_framework,
 )
 
 pytestmark = [pytest.mark.graphs, where(lambda kit: kit.name in RUNS)]
@@ -81,26 +76,6 @@ class Paddle:
 
 RUNS: dict[str, Callable[..., Any]] = {"jax": Optax, "paddle": Paddle}
 ZERO = np.zeros(3, np.float32)
-
-
-def test_a_run_goes_on_from_its_state_and_from_that_of_another_framework(kit: Kit) -> None:
-    first, moved = (RUNS[kit.name](CONFIG, [ZERO]) for _ in range(2))
-    for norm in adaptive.NORMS[:HALF]:
-        first.step([gradient(norm)])
-    assert first.state_dict() == state_of_another_framework()
-    moved.load_state_dict(state_of_another_framework())
-    for norm in adaptive.NORMS[HALF:]:
-        (effect,) = first.step([gradient(norm)])
-        np.testing.assert_array_equal(moved.step([gradient(norm)])[0], effect)
-    assert first.state_dict() == moved.state_dict() == state_of_another_framework(200)
-
-
-def test_adagc_goes_on_from_its_state_and_from_that_of_another_framework(kit: Kit) -> None:
-    def begin() -> Any:
-        run = RUNS[kit.name](TENSORS, [ZERO, ZERO])
-        return run.step, run
-
-    check_tensors_resume(begin)
 
 
 def test_agc_clips_by_the_norms_of_the_weights(kit: Kit) -> None:

@@ -1,9 +1,7 @@
-"""Checks of adaptive thresholds in graphs and optimizers: a run stops, and resumes in another framework."""
+"""Checks of adaptive thresholds in graphs and optimizers."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,23 +13,13 @@ from unified_clip import adaptive as functions
 
 FITTING = [setting for setting in adaptive.SETTINGS if setting not in adaptive.GROWING]
 
-HALF = 100
-
 ADAGC, AGC = functions.AdaGC(warmup_steps=25), functions.AGC(0.5, "optax")
 
 CONFIG = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}, threshold=3.0)
-THRESHOLDS = [min(threshold, 3.0) for threshold, _ in adaptive.steps({"rule": "zclip"})]
 
 
 def gradient(norm: float) -> np.ndarray:
     return np.array([0.0, -norm, 0.0], np.float32)
-
-
-def state_of_another_framework(steps: int = HALF) -> Any:
-    clip = CONFIG.clipper()
-    for norm in adaptive.NORMS[:steps]:
-        clip([gradient(norm)])
-    return json.loads(json.dumps(clip.state_dict()))
 
 
 def rule_of(settings: dict[str, Any]) -> Any:
@@ -72,11 +60,6 @@ def check_graph(clip: Any, make: Any, rule: Any = None, settings: Any = None) ->
         assert recursion is None or now == recursion
 
 
-def write(path: Path, state: Any) -> Any:
-    path.write_text(json.dumps(state), encoding="utf-8")
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def check_tensor_graph(clip: Any, make: Any, clip_units: Any) -> None:
     """Compare compiled functions of three gradients with the recursion of AdaGC, and with the definition of AGC.
 
@@ -103,50 +86,6 @@ def check_tensor_graph(clip: Any, make: Any, clip_units: Any) -> None:
 
 UNITS = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc", "clip_factor": 0.05})
 TENSORS = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 3})
-
-
-def check_tensors_in_an_optimizer(step: Any, state_dict: Any) -> None:
-    """Compare an optimizer with a clipper of NumPy that continues from its state.
-
-    step: Makes a step with two gradients of three numbers, and returns the effects on the weights. state_dict: Returns
-    the state as data.
-    """
-    clip, sequence = TENSORS.clipper(), [[norm, 2 * norm] for norm in (2.0, 1.0, 1.5, 1.25, 40.0, 1.0, 0.5)]
-    for norms in sequence:
-        gradients = [gradient(norm) for norm in norms]
-        for effect, expected in zip(step(gradients), clip(gradients), strict=True):
-            np.testing.assert_array_equal(effect, -expected)
-    assert state_dict()["adaptive"] == clip.state_dict()["adaptive"]
-
-
-TENSOR_NORMS = [[norms[0], norms[1] or 0.0] for norms in oracle.NORMS[:16]]
-
-
-def check_tensors_resume(begin: Any, restore: Any = None) -> None:
-    """Stop a run with AdaGC in its warm-up and after it, and continue it. The results equal an uninterrupted run with
-    NumPy.
-
-    begin: Starts a run. It returns (a function that makes a step with two gradients of three numbers and returns the
-    effects on the weights, the handle with the state). restore: Continues a stopped run. It takes (the handle of the
-    stopped run, the handle of the new run). By default, `state_dict` and a JSON text transfer the state.
-    """
-    uninterrupted, expected = TENSORS.clipper(), []
-    for norms in TENSOR_NORMS:
-        expected.append((uninterrupted(list(map(gradient, norms))), uninterrupted.state_dict()))
-    (step, handle), stopped = begin(), None
-    for index, (norms, (effects, state)) in enumerate(zip(TENSOR_NORMS, expected, strict=True)):
-        if index in (2, 9):
-            stopped, (step, handle) = handle, begin()
-            if restore is None:
-                handle.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-            else:
-                restore(stopped, handle)
-        if index == 13:  # the state of another framework
-            step, handle = begin()
-            handle.load_state_dict(json.loads(json.dumps(expected[12][1])))
-        for effect, right in zip(step(list(map(gradient, norms))), effects, strict=True):
-            np.testing.assert_array_equal(effect, -right)
-        assert handle.state_dict()["adaptive"] == state["adaptive"]
 
 
 def check_absent_gradients(step: Any, state_dict: Any) -> None:
