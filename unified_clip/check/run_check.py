@@ -132,7 +132,9 @@ class _RunCheck:
         if not steps:
             self._leave_unchecked(NO_STEPS)
         elif lost:
-            self._leave_unchecked(UNCHECKED.format(reason=lost[0].partition(". ")[0].rstrip(".")))
+            does, _, rest = lost[0].partition(". ")
+            self._all_checked = False
+            self._steps[Problem("unknown", None, self._run.name, UNCHECKED.format(reason=does.rstrip(".")), rest)] = []
         elif not is_off(self._config):
             if rounds := in_rounds(windows, steps, self._config.uses_names):
                 windows, steps, paired = [lines for lines, _ in rounds], [step for _, step in rounds], True

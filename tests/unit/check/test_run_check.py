@@ -34,7 +34,7 @@ def clip(step: int, **changes: Any) -> dict[str, Any]:
     [
         ([], ["unknown"], ["unknown"]),
         ([STEP], ["missing"], []),
-        ([LOST, STEP], ["unknown"], []),
+        ([LOST, STEP], ["unknown"], ["unknown"]),  # the lost call could have clipped
     ],
 )
 def test_a_run_without_recorded_clips(tmp_path: Path, lines: list[Any], on: list[str], off: list[str]) -> None:
@@ -47,25 +47,27 @@ def found(report: CheckReport) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize(
-    ("lines", "is_partial"),
+    ("lines", "is_partial", "kinds"),
     [
-        ([clip(1), {**STEP, "gradients": 2}], False),
-        ([clip(1), {**STEP, "clip_counts": {1: 2}}], False),
-        ([clip(1)], True),  # no step is known
-        ([clip(1), LOST, {**STEP, "gradients": 3}], True),  # the lost call could have clipped the third gradient
+        ([clip(1), {**STEP, "gradients": 2}], False, []),
+        ([clip(1), {**STEP, "clip_counts": {1: 2}}], False, []),
+        ([clip(1)], True, []),  # no step is known
+        ([clip(1), LOST, {**STEP, "gradients": 3}], True, ["unknown"]),  # the lost call could have clipped the third
         # two optimizers, whose clips may all come before both steps
-        ([clip(1), clip(1), {**STEP, "gradients": 2}, {**STEP, "gradients": 2, "place": "a.py:9"}], True),
+        ([clip(1), clip(1), {**STEP, "gradients": 2}, {**STEP, "gradients": 2, "place": "a.py:9"}], True, []),
     ],
 )
-def test_the_headline_says_if_steps_were_not_checked(tmp_path: Path, lines: list[Any], is_partial: bool) -> None:
+def test_the_headline_says_if_steps_were_not_checked(
+    tmp_path: Path, lines: list[Any], is_partial: bool, kinds: list[str]
+) -> None:
     report = checked(tmp_path, lines)
-    assert not report.findings
-    assert (UNCHECKED in report.headline, bool(report.notes)) == (is_partial, is_partial)
+    assert [each.kind for each in report.findings] == kinds
+    assert (UNCHECKED in report.headline, bool(report.notes or kinds)) == (is_partial, is_partial)
 
 
 def test_the_headline_of_a_finding_says_so_too(tmp_path: Path) -> None:
     report = checked(tmp_path, [clip(1, threshold=2.0), LOST, {**STEP, "gradients": 3}])
-    assert [each[0] for each in found(report)] == ["drift"]
+    assert [each[0] for each in found(report)] == ["drift", "unknown"]
     assert UNCHECKED in report.headline
 
 
