@@ -16,7 +16,7 @@ from support.kits import Kit
 from support.processes.worlds import World
 from support.rank_calls import ARRAYS, DIFFERENCES, REJECTIONS
 from support.rank_tables import check_differs, ranks_by_value, rows_of
-from support.ranks import FULL, LAYOUTS, Gradient, Outcome, Situation, adapter_of, by_rank, complete, is_sum
+from support.ranks import FULL, LAYOUTS, Gradient, Outcome, Situation, adapter_of, complete, is_sum
 from support.tiers import where
 
 Worlds = Callable[[int], World]
@@ -33,8 +33,6 @@ def layouts_of(kit: Kit, declared: str) -> list[str]:
         return ranks.HALVES
     if declared in ("", "WORLD"):
         return [layout for layout in layouts if layout in FULL or (layout == "plain" and not declared)]
-    if kit.name == "jax":  # its ownership is that of arrays on some processes
-        return [layout for layout in layouts if layout in FULL or layout in ranks.HALVES]
     return [layout for layout in layouts if layout not in ranks.HALVES]
 
 
@@ -66,9 +64,8 @@ def test_every_function_returns_the_bits_of_one_process(
 ) -> None:
     adapter = adapter_of(kit.name)
     declared = data.draw(st.sampled_from([each for each in KEYWORDS[keywords] if each in adapter.DECLARED]))
-    processes = 4 if declared in ranks.IN_HALVES else data.draw(st.sampled_from(adapter.SIZES))
-    drawn = data.draw(gradients(kit, declared))
-    size, threshold = adapter.ranks_of(processes), data.draw(situations.thresholds(True))
+    size = 4 if declared in ranks.IN_HALVES else data.draw(st.sampled_from(adapter.SIZES))
+    drawn, threshold = data.draw(gradients(kit, declared)), data.draw(situations.thresholds(True))
     full = complete(Situation(drawn, "", 0.0, declared), size)
     has_mesh = any(each.layout != "plain" and not each.is_absent for each in drawn)
     numel = sum(array.size for array in full)
@@ -87,30 +84,29 @@ def test_every_function_returns_the_bits_of_one_process(
             n = calls.norm_of(full, call.p) if call.given_norm is None else call.given_norm
         is_checked = call.given_norm is None and (declared or has_mesh)
         made.append(Situation(drawn, name, threshold(n), declared, checks if is_checked else {}))
-    outcomes = rank_worlds(processes).run(ranks.run_all, kit.name, made)
+    outcomes = rank_worlds(size).run(ranks.run_all, kit.name, made)
     for situation, of_ranks in zip(made, zip(*outcomes, strict=True), strict=True):
         note(situation.call)
-        check(situation, of_ranks, size)
+        check(situation, of_ranks)
 
 
-def check(situation: Situation, outcomes: Sequence[Outcome], size: int) -> None:
+def check(situation: Situation, outcomes: Sequence[Outcome]) -> None:
     call, limit, declared = CALLS[situation.call], situation.limit, situation.declared
     assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-    length, norms = size // len(outcomes), []
-    for number, outcome in enumerate(outcomes):
-        full, n = complete(situation, size, number * length), call.given_norm
+    size, norms = len(outcomes), []
+    for rank, outcome in enumerate(outcomes):
+        full, n = complete(situation, size, rank), call.given_norm
         if n is None and call.scope not in ("value", "each"):
             n = calls.norm_of(full, call.p)
         if outcome.norm is not None and call.given_norm is None:
             n = calls.check_norm(NUMPY, outcome.norm, full, call.p, exact=True)
-            second_half = declared in ranks.IN_HALVES and 2 * number >= len(outcomes)
-            first = outcomes[len(outcomes) // 2 if second_half else 0].norm
+            first = outcomes[size // 2 if declared in ranks.IN_HALVES and 2 * rank >= size else 0].norm
             assert outcome.norm.tobytes() == first.tobytes()  # type: ignore[union-attr]
-        norms += [n] * length
+        norms.append(n)
     for index, gradient in enumerate(situation.gradients):
-        after = by_rank(outcomes, index)
-        assert len(after) == (0 if gradient.is_absent else size)
-        for rank, result in enumerate(after):
+        after = [outcome.after[index] for outcome in outcomes]
+        assert [result is None for result in after] == [gradient.is_absent] * size
+        for rank, result in enumerate(after if not gradient.is_absent else []):
             before, expected = gradient.on(rank, size, declared), None
             if call.scope in ("", "value"):
                 (expected,) = calls.expected_of(call, [before], limit)
@@ -140,7 +136,7 @@ def three(layout: str, declared: str, **changes: Any) -> Situation:
 
 
 def placed(kit: Kit, layout: str, declared: str) -> bool:
-    if kit.name not in ("torch", "paddle"):  # a process of JAX has several devices
+    if kit.name not in ranks.FRAMEWORKS:
         return False
     adapter = adapter_of(kit.name)
     return layout in adapter.LAYOUTS and declared in adapter.DECLARED

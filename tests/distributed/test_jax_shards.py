@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
 from jax.sharding import PartitionSpec as P
 from support import calls, reference, situations
-from support.jax_layouts import LAYOUTS, WAYS, mesh_of, put, specs_of
+from support.jax_layouts import COUNTER_EXAMPLE, LAYOUTS, WAYS, arrays, assert_equal, fitting, mesh_of, put, specs_of
 from support.kits import Kit
-from support.processes import jax_sharded
-from support.processes.jax_sharded import COUNTER_EXAMPLE, arrays, assert_equal
 from support.tiers import quick
 
 import unified_clip.jax as uc
@@ -45,7 +43,7 @@ OF_NORMS = [name for name, call in calls.CALLS.items() if call.scope != "value" 
 def test_the_norm_and_the_gradients_are_those_of_one_device(kit: Kit, way: str, data: st.DataObject) -> None:
     call = calls.CALLS[data.draw(st.sampled_from(OF_NORMS))]
     arrays = st.sampled_from(["float32", "bfloat16"]).flatmap(lambda dtype: situations.numbers(kit, dtype))
-    gradients = [jax_sharded.fitting(array, "two dimensions") for array in data.draw(st.lists(arrays, max_size=4))]
+    gradients = [fitting(array) for array in data.draw(st.lists(arrays, max_size=4))]
     if any((abs(array) < 2.0**-120)[array != 0].any() for array in gradients):
         return  # XLA takes subnormal numbers for 0
     mesh, specs = mesh_of(4), specs_of(data.draw(st.sampled_from(list(LAYOUTS))), len(gradients))
@@ -85,7 +83,7 @@ def test_float64_gradients(way: str) -> None:
         placed = put(gradients, specs, mesh)
         _, norm = WAYS[way](lambda grads: (grads, uc.global_norm(grads)), mesh, specs)(placed)
     assert norm.dtype == "float64"
-    np.testing.assert_allclose(norm, reference.norm(gradients), rtol=0 if way == "eagerly" else 1e-15)
+    np.testing.assert_allclose(norm, reference.norm(gradients), rtol=1e-15)
 
 
 def test_error_if_nonfinite_names_the_array_with_nan() -> None:
@@ -126,21 +124,24 @@ def test_eager_results_keep_the_sharding_of_the_gradient() -> None:
         assert result.sharding == array.sharding
 
 
-def test_the_norm_of_arrays_on_two_meshes_is_not_committed() -> None:
-    first, second = mesh_of(2), mesh_of(4)
-    norm = uc.global_norm([*put([np.array([3.0, 0.0], np.float32)], [P("y")], first),
-                           *put([np.array([4.0, 0.0], np.float32)], [P("y")], second)])  # fmt: skip
-    assert norm == 5.0
-    assert not norm.committed
-
-
-def test_uncommitted_arrays_beside_sharded_ones_stay_uncommitted() -> None:
+def test_uncommitted_arrays_beside_sharded_ones() -> None:
     (sharded,) = put([np.array([3.0, 0.0], np.float32)], [P("x")], mesh_of(4))
     for free in (jnp.full((), 4.0), jnp.full(1, 4.0), np.full(1, 4.0, np.float32)):
         for gradients in ([free, sharded], [sharded, free]):
-            clipped, norm = uc.clip_by_global_norm(gradients, 1.0)
-            assert norm == 5.0
-            assert [result.committed for result in clipped] == [array is sharded for array in gradients]
+            assert uc.clip_by_global_norm(gradients, 1.0)[1] == 5.0
+
+
+KEYWORDS: list[dict[str, Any]] = [
+    {"ownership": "distinct"}, {"check_numel": 4}, {"check_replicas": True}, {"process_group": [0]},
+    {"process_group": mesh_of(4)}, {"process_group": ()},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", KEYWORDS)
+def test_keywords_for_ranks_are_rejected(options: dict[str, Any]) -> None:
+    for way in (jax.jit, lambda function: function):
+        with pytest.raises(TypeError, match=r"process_group is|are not supported on JAX"):
+            way(lambda g: uc.get_total_norm([g], **options))(jnp.ones(4))
 
 
 @pytest.mark.nightly

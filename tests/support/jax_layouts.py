@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import reference
 
 Way = Callable[[Callable[..., Any], Mesh, Any], Callable[..., Any]]
 
@@ -47,3 +48,27 @@ WAYS: dict[str, Way] = {
     "jit": lambda function, mesh, specs: jax.jit(function),
     "shard_map": in_shard_map,
 }
+
+
+# -- arrays and comparison
+
+COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70 + [0.0] * 3, np.float32)
+"""Its norm is just above the midpoint of two float32, so a float64 sum depends on the order of additions."""
+
+
+def arrays(dtype: str = "float32") -> list[np.ndarray]:
+    """Return arrays whose axes can be sharded over four devices. One array is empty."""
+    random = np.random.default_rng(3)
+    shapes = [(8, 4), (4, 12), (16, 4), (4, 4), (4, 0), (8, 8)]
+    return [reference.array(random.standard_normal(shape) * 3.0**number, dtype) for number, shape in enumerate(shapes)]
+
+
+def assert_equal(results: list[Any], expected: list[np.ndarray]) -> None:
+    for result, expected_result in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(result), expected_result, strict=True)
+
+
+def fitting(array: np.ndarray) -> np.ndarray:
+    """Return a similar array of two dimensions, which four devices can divide."""
+    array = array.reshape(-1, 1) if array.ndim < 2 else array
+    return np.pad(array, [(0, -length % 4) for length in array.shape])

@@ -138,24 +138,19 @@ def held_by(framework: str, arrays: Sequence[np.ndarray] = ARRAYS) -> list[Any]:
     adapter = adapter_of(framework)
     gradients = [Gradient(array, "FSDP") for array in arrays]
     return list(
-        adapter.KIT.in_place(
-            [adapter.tensor([each.on(rank, adapter.size()) for rank in adapter.ranks()], each) for each in gradients]
-        )
+        adapter.KIT.in_place([adapter.tensor(each.on(adapter.process(), adapter.size()), each) for each in gradients])
     )
 
 
 def report(framework: str, call: Call, held: list[Any]) -> Reported:
     adapter, error = adapter_of(framework), ""
-    before = [adapter.parts(tensor) for tensor in adapter.KIT.kept(held)]
+    before = [adapter.part(tensor).tobytes() for tensor in adapter.KIT.kept(held)]
     try:
         call(adapter.KIT.namespace, held, adapter.process() == 1)
     except Exception as raised:
         error = message(raised)
-    after = [adapter.parts(tensor) for tensor in adapter.KIT.kept(held)]
-    is_unchanged = all(
-        x.tobytes() == y.tobytes() for a, b in zip(before, after, strict=True) for x, y in zip(a, b, strict=True)
-    )
-    return Reported(error, is_unchanged, float(adapter.KIT.namespace.clip_grad_norm_(held_by(framework), math.inf)))
+    after = [adapter.part(tensor).tobytes() for tensor in adapter.KIT.kept(held)]
+    return Reported(error, before == after, float(adapter.KIT.namespace.clip_grad_norm_(held_by(framework), math.inf)))
 
 
 def differ(framework: str, name: str) -> Reported:
@@ -192,7 +187,7 @@ def reject_in_a_half(framework: str) -> tuple[str, float]:
 
     def clip(threshold: float) -> Any:
         gradients = [Gradient(array, "shards of a half") for array in ARRAYS]
-        parts = [[each.on(rank, adapter.size(), "half") for rank in adapter.ranks()] for each in gradients]
+        parts = [each.on(adapter.process(), adapter.size(), "half") for each in gradients]
         held = adapter.KIT.in_place(list(map(adapter.tensor, parts, gradients)))
         return adapter.KIT.namespace.clip_grad_norm_(held, threshold, **keywords)
 

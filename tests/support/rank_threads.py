@@ -16,7 +16,7 @@ from unified_clip._compute.host import HOST, HostPath
 from unified_clip._core.types import Leaf
 from unified_clip._distributed.agreement import Compared, Replica, presence
 from unified_clip._distributed.groups import NormGroup
-from unified_clip._distributed.norm import LocalShards
+from unified_clip._distributed.norm import DistributedGradients
 from unified_clip._distributed.owners import Copies
 
 TIMEOUT = 10
@@ -63,7 +63,9 @@ def leaf(position: int) -> Leaf:
     return Leaf(None, position)
 
 
-class RankShards(LocalShards):
+class RankShards(DistributedGradients):
+    """Gradients without placements. Each rank owns all of its own."""
+
     parameters: int | None = None  # type: ignore[assignment]
     numel: int | None = None  # type: ignore[assignment]
     checks_replicas = declares_owners = is_only_declared = False
@@ -106,8 +108,8 @@ class RankShards(LocalShards):
     def counted(self, indices: Sequence[int]) -> list[Any]:
         return [self.values[index] for index in indices]
 
-    def owned(self, index: int) -> list[Any]:
-        return [self.values[index]]
+    def owns(self, index: int) -> bool:
+        return True
 
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         return [
@@ -121,11 +123,8 @@ class RankShards(LocalShards):
     def elements(self, index: int) -> int:
         return int(self.values[index].size)
 
-    def layouts(self) -> list[str]:
-        return []
 
-    def world(self) -> Any:
-        return self._group
+RankShards.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]  # what would read placements
 
 
 def run_ranks(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:

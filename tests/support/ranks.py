@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ OWNERSHIP = ("replicated", "distinct", "mesh", "stages", "function")
 """Keywords of a call, beside "" for none, and "WORLD" for the process group alone. "mesh" and "function" declare copies
 on ranks outside the mesh of a gradient, and "stages" declares that each row has its own gradients."""
 
-FRAMEWORKS = ("torch", "paddle", "jax")
+FRAMEWORKS = ("torch", "paddle")
 
 
 def dimensions(layout: str) -> dict[str, str]:
@@ -152,17 +152,15 @@ def complete(situation: Situation, size: int, rank: int = 0) -> list[np.ndarray]
 class Outcome(NamedTuple):
     error: str
     norm: np.ndarray | None
-    before: list[list[np.ndarray] | None]
-    """By gradient, what this process has: a tensor, or one for each of its devices."""
+    before: list[np.ndarray | None]
+    """What this process has of each gradient."""
 
-    after: list[list[np.ndarray] | None]
+    after: list[np.ndarray | None]
     collectives: int
 
     @property
     def is_unchanged(self) -> bool:
-        before, after = (
-            [[part.tobytes() for part in parts or []] for parts in each] for each in (self.before, self.after)
-        )
+        before, after = ([part is None or part.tobytes() for part in each] for each in (self.before, self.after))
         return before == after
 
 
@@ -193,19 +191,19 @@ def run(framework: str, situation: Situation) -> Outcome:
     from unified_clip.errors import ClipWarning
 
     adapter = adapter_of(framework)
-    kit, call, tensors = adapter.KIT, CALLS[situation.call], []
+    kit, call, tensors, rank = adapter.KIT, CALLS[situation.call], [], adapter.process()
     index, lacking = situation.lacking
     for number, gradient in enumerate(situation.gradients):
-        parts = [gradient.on(rank, adapter.size(), situation.declared) for rank in adapter.ranks()]
-        if situation.drifted == (number, adapter.ranks()[0]):
-            last = parts[0].reshape(-1)[-1:]
+        part = gradient.on(rank, adapter.size(), situation.declared)
+        if situation.drifted == (number, rank):
+            last = part.reshape(-1)[-1:]
             last[:] = np.nextafter(last, np.float32(99))
-        tensors.append(None if gradient.is_absent else adapter.tensor(parts, gradient))
+        tensors.append(None if gradient.is_absent else adapter.tensor(part, gradient))
     argument = call.prepare(kit, tensors)
-    if adapter.ranks()[0] in lacking:
+    if rank in lacking:
         adapter.remove_gradient(argument[index])
     returned, error, norm = None, "", None
-    before = [_parts(adapter, tensor) for tensor in tensors]
+    before = [_part(adapter, tensor) for tensor in tensors]
     keywords = adapter.keywords(situation.declared) | situation.checks
     declaring: Any = SimpleNamespace(namespace=Declaring(kit.namespace, keywords))
     with adapter.record_collectives() as collectives, warnings.catch_warnings():
@@ -218,17 +216,12 @@ def run(framework: str, situation: Situation) -> Outcome:
         tensors, norm = call.read(kit, argument, returned)
         assert norm is None or adapter.is_plain(norm)
         norm = None if norm is None else kit.array(norm)
-    return Outcome(error, norm, before, [_parts(adapter, tensor) for tensor in tensors], len(collectives))
+    return Outcome(error, norm, before, [_part(adapter, tensor) for tensor in tensors], len(collectives))
 
 
 def run_all(framework: str, situations: Sequence[Situation]) -> list[Outcome]:
     return [run(framework, situation) for situation in situations]
 
 
-def _parts(adapter: Any, tensor: Any) -> list[np.ndarray] | None:
-    return None if tensor is None else adapter.parts(tensor)
-
-
-def by_rank(outcomes: Iterable[Outcome], index: int) -> list[np.ndarray]:
-    """Return what each rank has of a gradient after the call."""
-    return [part for outcome in outcomes for part in outcome.after[index] or []]
+def _part(adapter: Any, tensor: Any) -> np.ndarray | None:
+    return None if tensor is None else adapter.part(tensor)

@@ -49,11 +49,10 @@ def clip_grad_norm_(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. All of them must make the call. 'auto' reads the ranks
             from the tensors. None means this process alone. On PyTorch, pass a process group or a `DeviceMesh`. On
-            Paddle, a group of `paddle.distributed` or a `ProcessMesh`. On JAX, the mesh axes inside `shard_map` and
-            `pmap`, and otherwise a `jax.sharding.Mesh` or a list of process indices. On other frameworks, keep the
-            default.
-        ownership: Which rank owns a gradient element, on PyTorch, Paddle and JAX. Only the owner includes the element
-            in the norm. If placements do not determine the owner, pass 'replicated' (every rank has a copy) or
+            Paddle, a group of `paddle.distributed` or a `ProcessMesh`. On JAX, the names of mesh axes, inside
+            `shard_map` and `pmap`. On other frameworks, keep the default.
+        ownership: Which rank owns a gradient element, on PyTorch and Paddle. Only the owner includes the element in
+            the norm. If placements do not determine the owner, pass 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or pass a function that gets a parameter (in functions of
             gradients: a gradient), and returns True if this rank owns it. Or pass a dict that maps name patterns to
             'replicated', 'distinct' or a function.

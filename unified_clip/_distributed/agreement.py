@@ -78,7 +78,6 @@ class Outline(NamedTuple):
     number: int
     is_first: bool
     content: int
-    device: str
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,10 @@ class Compared:
     values: Callable[[], Values]
     """Returns the values for an error message."""
 
-    device: str = ""
-    """The device of the values, if this process has several copies."""
-
     @property
     def outline(self) -> Outline:
         key, number, is_first = self.copies
-        return Outline(self.kind, _key_of(self.kind, key, number), number, is_first, self.content, self.device)
+        return Outline(self.kind, _key_of(self.kind, key, number), number, is_first, self.content)
 
 
 @functools.lru_cache(1024)
@@ -191,8 +187,7 @@ def _rows(members: Sequence[Member]) -> Iterator[Row]:
 
 
 def _ranks(members: Sequence[Member]) -> str:
-    devices = ", ".join(dict.fromkeys(outline.device for _, outline, _ in members if outline.device))
-    return format_ranks(list(dict.fromkeys(rank for rank, _, _ in members))) + (f" ({devices})" if devices else "")
+    return format_ranks([rank for rank, _, _ in members])
 
 
 def _message(kind: str, rows: Sequence[Row]) -> str:
@@ -216,8 +211,6 @@ class Replica(NamedTuple):
     leaf: Leaf
     tensor: Tensor
     copies: Copies
-    device: str = ""
-    """The device of this copy, if this process has several copies."""
 
 
 def rejection(error: Exception, copies: Copies) -> Compared:
@@ -258,16 +251,16 @@ def plain_gradients(gradients: Sequence[tuple[Leaf, Tensor]], copies: Copies, ch
 
 
 def replicas_by_ranks(replicas: Iterable[Replica], checksum: Checksum) -> list[Compared]:
-    members: dict[Hashable, list[Replica]] = {}
+    members: dict[Copies, list[Replica]] = {}
     for replica in replicas:
-        members.setdefault((replica.copies, replica.device), []).append(replica)
+        members.setdefault(replica.copies, []).append(replica)
     return [_replicas(sharing, checksum) for sharing in members.values()]
 
 
 def _replicas(replicas: Sequence[Replica], checksum: Checksum) -> Compared:
     gradients = [(replica.leaf, replica.tensor) for replica in replicas]
     content = digest(([label(leaf) for leaf, _ in gradients], checksum(gradients)))
-    return Compared(REPLICAS, replicas[0].copies, content, lambda: _bits(gradients, checksum), replicas[0].device)
+    return Compared(REPLICAS, replicas[0].copies, content, lambda: _bits(gradients, checksum))
 
 
 def presence(copies: Copies, identities: Sequence[Hashable], place: Callable[[int], str | None]) -> Compared:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from .._compute.checksums import digest
@@ -15,94 +15,40 @@ from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures, 
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from . import agreement
-from .agreement import ELEMENTS, Compared, Replica, label
+from .agreement import ELEMENTS, Compared, label, presence
 from .consensus import Consensus, Sum, reject, send_rejection
 from .groups import NormGroup, ProcessGroup, by_group
 from .owners import Copies
+from .placements import Placements
 
 PARAMETERS, CHECK = "the number of parameters", "check_replicas"
 
 
-class LocalShards(ABC):
-    """A subclass reads the placements of its framework's tensors."""
+class DistributedGradients(Placements):
+    """The distributed gradients of a call. A subclass reads the placements of its framework's tensors."""
 
-    values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
-    _counts_by_placement = False
-    """Whether placements make this rank the owner of at least one gradient."""
-
     _has_counted = False
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
-        self._leaves, self._parameters, self._spec = list(gradients), list(parameters), spec
+        super().__init__(gradients, parameters, spec)
         self._measured: list[tuple[Path, Consensus]] = []
-        self._assumed_copies: list[int] = []
-
-    # -- from the placements
 
     @abstractmethod
     def elements(self, index: int) -> int:
         """Return the number of elements of one gradient over all its shards."""
 
     @abstractmethod
-    def group(self) -> ProcessGroup:
-        """Return the process group of the all-reduces of norms."""
-
-    @abstractmethod
-    def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors that this rank owns. Each element has exactly one owner rank."""
-
-    @abstractmethod
-    def owned(self, index: int) -> Sequence[Tensor]:
-        """Return the local tensors of one gradient that this rank owns. Add a gradient that counts as a copy to
-        `_assumed_copies`."""
-
-    @abstractmethod
-    def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return (leaf, local tensor) of each plain gradient that `counted` treated as a copy."""
-
-    @abstractmethod
-    def replicas(self, indices: Sequence[int]) -> list[Replica]: ...
-
-    @abstractmethod
-    def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
-        """Return a `NormGroup` for each parameter, in the same order on all ranks.
-
-        If the ranks of a gradient are unknown, raise ValueError. With `known_only`, leave out this gradient instead.
-        """
-
-    @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
         """Return this rank's elements in the norm of one gradient. Sum a `Partial` gradient over its ranks first."""
-
-    @abstractmethod
-    def layouts(self) -> Iterable[str]: ...
-
-    @abstractmethod
-    def world(self) -> ProcessGroup: ...
-
-    def presence(self, indices: Sequence[int], measure: Measure) -> list[Compared]:
-        """Return the gradients with copies, to check that their owner rank has them."""
-        return []
 
     def terms(self) -> list[Compared]:
         """Return the `Partial` gradients. The method `counted` does not return them."""
         return []
 
-    def owned_terms(self) -> list[int]:
-        """Return which results of `sum_terms` this rank owns, as list indices."""
-        return []
-
     def sum_terms(self) -> list[Tensor]:
         """Sum each gradient in `terms` over its ranks. All ranks have to call this method."""
         return []
-
-    def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the all-reduce of the norm. During these collectives,
-        a rank cannot send an error to the other ranks."""
-        return False
-
-    # -- for all frameworks
 
     @property
     def numel(self) -> int | None:
@@ -113,20 +59,11 @@ class LocalShards(ABC):
     def checks_replicas(self) -> bool:
         return self._spec.check_replicas
 
-    @property
-    def parameters(self) -> int | None:
-        """The number of parameters, or None if the number can differ between ranks."""
-        return self._spec.comparable(self._parameters)
-
     def count_elements(self) -> int:
         copies = list(self._assumed_copies)
-        owned = [tensor for index in range(len(self.values)) for tensor in self.owned(index)]
+        owned = [value for index, value in enumerate(self.values) if self.owns(index)]
         self._assumed_copies = copies
-        return sum(math.prod(tensor.shape) for tensor in owned)
-
-    def check_patterns(self) -> None:
-        for warning in self._spec.check_patterns(self._parameters):
-            validation.warn_at_call(warning)
+        return sum(math.prod(value.shape) for value in owned)
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
         """Return a (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
@@ -214,6 +151,37 @@ class LocalShards(ABC):
             counted=0 if numel is None else self.count_elements(),
             checks_replicas=self.checks_replicas,
         )
+
+    def presence(self, indices: Sequence[int], measure: Measure) -> list[Compared]:
+        if self._spec.process_group is None or self._group.size == 1:
+            return []
+        keys = self.layout_keys
+        known = [at for at in indices if keys[at] is not None or not self.is_sharded(self._gradients[at])]
+        if isinstance(self._spec.ownership, Mapping):
+            keys = [(key, id(self._spec.ownership_of(leaf))) for key, leaf in zip(keys, self._leaves, strict=True)]
+        members: dict[Copies | None, list[int]] = {}
+        one_by_key = {keys[at]: at for at in known}
+        by_key = {key: members.setdefault(self._copies(at, check_all=False), []) for key, at in one_by_key.items()}
+        for at in known if any(members) else ():  # without copies, the only key is None
+            by_key[keys[at]].append(at)
+        return [self._presence_of(copies, own, measure) for copies, own in members.items() if copies]
+
+    def _presence_of(self, copies: Copies, indices: Sequence[int], measure: Measure) -> Compared:
+        leaves, are_listed = self._leaves, self.parameters is not None  # whether all ranks list the same parameters
+        identities = [
+            leaves[at].position if are_listed else leaves[at].name or math.prod(self.values[at].shape) for at in indices
+        ]
+
+        def needed_place(at: int) -> str | None:
+            leaf = leaves[indices[at]]
+            owner = self._spec.ownership_of(leaf)
+            is_tied = hasattr(owner, "counts_elsewhere") and owner.counts_elsewhere(leaf.parameter)
+            if is_tied or measure([self.values[indices[at]]]).max_abs("float64") == 0:
+                return None
+            is_unique = are_listed or leaf.name is not None
+            return leaf.place if is_unique else f"{leaf.place} (or another gradient of the same size)"
+
+        return presence(copies, identities, needed_place)
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
         rows = self.stored_rows.get(leaf.position)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import math
-from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
-from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures
+from .._core import validation
+from .._core.distributed import REPLICATED, DistributedSpec, Measures
 from .._core.types import Leaf, Tensor
-from .agreement import Compared, Replica, label, presence
+from .agreement import Replica, label
 from .groups import Mesh, NormGroup, ProcessGroup, Ranks, SingleProcess
-from .norm import LocalShards
 from .owners import (
     REMEDY,
     Copies,
@@ -27,14 +26,18 @@ Kind = Literal["shard", "replicate", "partial"]
 """"shard" includes similar placements, such as a different number of rows on each rank."""
 
 
-class DistributedGradients(LocalShards):
-    """The distributed gradients of a call, for frameworks whose tensors have placements on a mesh."""
+class Placements(ABC):
+    """The owner ranks of the gradients of a call."""
 
     terminology: ClassVar[Terminology]
+    values: list[Tensor]
+    _counts_by_placement = False
+    """Whether placements make this rank the owner of at least one gradient."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
-        super().__init__(gradients, parameters, spec)
+        self._leaves, self._parameters, self._spec = list(gradients), list(parameters), spec
         self._gradients = [leaf.tensor for leaf in gradients]
+        self._assumed_copies: list[int] = []
         self._groups: dict[Any, ProcessGroup] = {}
         self._is_counted: dict[int, bool] = {}
         self._deferred: list[int] = []
@@ -99,6 +102,11 @@ class DistributedGradients(LocalShards):
         return None
 
     # -- for all frameworks
+
+    @property
+    def parameters(self) -> int | None:
+        """The number of parameters, or None if the number can differ between ranks."""
+        return self._spec.comparable(self._parameters)
 
     def ranks(self, tensor: Any) -> Ranks:
         return self.mesh(tensor).ranks
@@ -168,37 +176,6 @@ class DistributedGradients(LocalShards):
     @functools.cached_property
     def _alone(self) -> Ranks:
         return self._group.ranks[self._group.rank : self._group.rank + 1]
-
-    def presence(self, indices: Sequence[int], measure: Measure) -> list[Compared]:
-        if self._spec.process_group is None or self._group.size == 1:
-            return []
-        keys = self.layout_keys
-        known = [at for at in indices if keys[at] is not None or not self.is_sharded(self._gradients[at])]
-        if isinstance(self._spec.ownership, Mapping):
-            keys = [(key, id(self._spec.ownership_of(leaf))) for key, leaf in zip(keys, self._leaves, strict=True)]
-        members: dict[Copies | None, list[int]] = {}
-        one_by_key = {keys[at]: at for at in known}
-        by_key = {key: members.setdefault(self._copies(at, check_all=False), []) for key, at in one_by_key.items()}
-        for at in known if any(members) else ():  # without copies, the only key is None
-            by_key[keys[at]].append(at)
-        return [self._presence_of(copies, own, measure) for copies, own in members.items() if copies]
-
-    def _presence_of(self, copies: Copies, indices: Sequence[int], measure: Measure) -> Compared:
-        leaves, are_listed = self._leaves, self.parameters is not None  # whether all ranks list the same parameters
-        identities = [
-            leaves[at].position if are_listed else leaves[at].name or math.prod(self.values[at].shape) for at in indices
-        ]
-
-        def needed_place(at: int) -> str | None:
-            leaf = leaves[indices[at]]
-            owner = self._spec.ownership_of(leaf)
-            is_tied = hasattr(owner, "counts_elsewhere") and owner.counts_elsewhere(leaf.parameter)
-            if is_tied or measure([self.values[indices[at]]]).max_abs("float64") == 0:
-                return None
-            is_unique = are_listed or leaf.name is not None
-            return leaf.place if is_unique else f"{leaf.place} (or another gradient of the same size)"
-
-        return presence(copies, identities, needed_place)
 
     def awaits_sums(self, measures: Measures) -> bool:
         return any(self.is_sharded(tensor) and self.is_partial(tensor) for tensor in self._gradients)
@@ -272,9 +249,8 @@ class DistributedGradients(LocalShards):
     def owned_terms(self) -> list[int]:
         return [at for at, index in enumerate(self._deferred) if self._is_counted[index]]
 
-    def owned(self, index: int) -> Sequence[Tensor]:
-        is_owner = self._spec.process_group is None or self._counts(index, self._group)
-        return [self.values[index]] if is_owner else []
+    def owns(self, index: int) -> bool:
+        return self._spec.process_group is None or self._counts(index, self._group)
 
     def _check_complete(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -328,6 +304,10 @@ class DistributedGradients(LocalShards):
             "of all ranks that have the model. If all ranks have the model, pass "
             f"{self.terminology.world_group}. {REMEDY}"
         )
+
+    def check_patterns(self) -> None:
+        for warning in self._spec.check_patterns(self._parameters):
+            validation.warn_at_call(warning)
 
     def _tensors(self) -> list[Any]:
         return [leaf.parameter for leaf in self._parameters] + self._gradients

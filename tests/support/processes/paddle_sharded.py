@@ -80,10 +80,6 @@ LAYOUTS = {name: each for name, each in LAYOUTS.items() if "M" not in each[1] an
 DECLARED = {"", "WORLD", *IN_HALVES, "replicated", "distinct", "function"}
 
 
-def ranks_of(processes: int) -> int:
-    return processes
-
-
 def fitting(array: np.ndarray, layout: str) -> np.ndarray:
     """Return a similar array that can have the layout. Paddle shards no axis twice, sums no 16-bit numbers, and drops
     terms of 0-d sums."""
@@ -95,12 +91,8 @@ def fitting(array: np.ndarray, layout: str) -> np.ndarray:
 size, process = dist.get_world_size, dist.get_rank
 
 
-def ranks() -> list[int]:
-    return [process()]
-
-
-def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
-    (local,) = map(KIT.from_array, parts)
+def tensor(part: np.ndarray, gradient: Gradient) -> Any:
+    local = KIT.from_array(part)
     name, _ = LAYOUTS[gradient.layout]
     if not name:
         return local
@@ -111,8 +103,8 @@ def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
     return paddle.Tensor(local, dims=list(gradient.array.shape), process_mesh=mesh, placements=placements)
 
 
-def parts(tensor: Any) -> list[np.ndarray]:
-    return [KIT.array(_local_value(tensor))]
+def part(tensor: Any) -> np.ndarray:
+    return KIT.array(_local_value(tensor))
 
 
 def is_plain(tensor: Any) -> bool:
@@ -186,7 +178,7 @@ def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[Any]:
         Gradient(fitting(array, kinds[number % len(kinds)]), kinds[number % len(kinds)])
         for number, array in enumerate(arrays)
     ]
-    return [parameter_with(tensor([gradient.on(process(), size())], gradient)) for gradient in gradients]
+    return [parameter_with(tensor(gradient.on(process(), size()), gradient)) for gradient in gradients]
 
 
 def gathered(tensor: paddle.Tensor) -> np.ndarray:

@@ -62,10 +62,6 @@ KIT, LAYOUTS, DTYPES, SIZES = RankKit(), RANK_LAYOUTS, FLOATING + COMPLEX, (4, 2
 DECLARED = {"", "WORLD", *IN_HALVES, *OWNERSHIP}
 
 
-def ranks_of(processes: int) -> int:
-    return processes
-
-
 def fitting(array: np.ndarray, layout: str) -> np.ndarray:
     """Return a similar array that can have the layout."""
     return array[None] if array.ndim == 0 and "S" in LAYOUTS[layout][1] else array
@@ -78,12 +74,8 @@ def size() -> int:
 process = dist.get_rank
 
 
-def ranks() -> list[int]:
-    return [process()]
-
-
-def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
-    (local,), shape = map(KIT.from_array, parts), torch.Size(gradient.array.shape)
+def tensor(part: np.ndarray, gradient: Gradient) -> Any:
+    local, shape = KIT.from_array(part), torch.Size(gradient.array.shape)
     name, _ = LAYOUTS[gradient.layout]
     if not name:
         return local
@@ -95,8 +87,8 @@ def tensor(parts: list[np.ndarray], gradient: Gradient) -> Any:
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
-def parts(tensor: Any) -> list[np.ndarray]:
-    return [KIT.array(tensor.to_local() if isinstance(tensor, DTensor) else tensor)]
+def part(tensor: Any) -> np.ndarray:
+    return KIT.array(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
 
 
 def is_plain(tensor: Any) -> bool:

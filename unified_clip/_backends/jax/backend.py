@@ -18,17 +18,15 @@ from jax.experimental.sparse import BCOO, JAXSparse
 
 from ..._compute import host, kernels, sparse_rows
 from ..._compute.device import inverse, round_once
-from ..._core import validation
 from ..._core.backend import Backend, Distributed, Inputs, Pytree, Route, Sparse, always
-from ..._core.distributed import DistributedSpec, PartialSums, Shards
+from ..._core.distributed import DistributedSpec
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor, with_article
-from . import exchange, kernel_custom_call, mesh_axes, sharded
+from . import exchange, kernel_custom_call, mesh_axes
 from .device_path import JaxPath, magnitudes, maximum, merged_rows, powers, product, select, stack_small
 from .exchange import Exporter, beside, is_concrete, put
-from .mesh_axes import computed_once
+from .mesh_axes import computed_once, declared_axes
 from .releases import check_graph, enable_x64
-from .sharded import declared_axes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,11 +50,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     routes = (
         host.ROUTE,
-        Route(
-            "host, on several devices",
-            lambda own, inputs: own._are_multi_device(inputs.tensors, inputs.extra),
-            lambda own, inputs: sharded.MultiDevicePath(own, inputs.tensors),
-        ),
         Route("device", always, _device_path),
     )
 
@@ -145,57 +138,36 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     # -- paths
 
-    def _are_multi_device(self, tensors: Sequence[Tensor], extra_inputs: Sequence[Any]) -> bool:
-        if host.forced_path() or not all(map(is_concrete, extra_inputs)):
-            return False
-        return all(sharded.is_multi_device(tensor) or is_concrete(tensor) for tensor in tensors)
-
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
-    ) -> Shards | None:
-        if self.in_graph([leaf.tensor for leaf in gradients]):
-            if spec.ownership is not None or spec.check_numel is not None or spec.check_replicas:
-                raise TypeError(
-                    "ownership, check_numel and check_replicas are not supported in traced code. Leave these arguments "
-                    "out: the array types show how gradients are sharded"
-                )
-            if self._axes is None and spec.is_given:
-                raise TypeError(
-                    f"process_group is {spec.process_group!r}, which is not supported in traced code. Pass axis "
-                    "names of shard_map, or leave process_group out"
-                )
-            return None
-        if jax.process_count() == 1:
-            if self._axes:
-                raise ValueError(
-                    f"process_group contains {', '.join(map(repr, self._axes))}, but this call is not inside "
-                    "shard_map. Leave process_group out: unified_clip reads the shardings of the arrays"
-                )
-            if spec.is_given:
-                raise validation.not_distributed(self)
-            return None
-        return sharded.find(gradients, parameters, spec)
+    ) -> None:
+        """Return None: the types of arrays show how they are sharded, and XLA adds over devices and processes."""
+        if spec.ownership is not None or spec.check_numel not in (None, False) or spec.check_replicas:
+            raise TypeError(
+                "ownership, check_numel and check_replicas are not supported on JAX. Leave these arguments out: the "
+                "array types show how gradients are sharded"
+            )
+        if self._axes and not self.in_graph([leaf.tensor for leaf in gradients]):
+            raise ValueError(
+                f"process_group contains {', '.join(map(repr, self._axes))}, but this call is not inside "
+                "shard_map. Leave process_group out: unified_clip reads the shardings of the arrays"
+            )
 
     def has_ranks(self) -> bool:
-        return bool(jax.process_count() > 1)
-
-    def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
-        """Each item of `tensors` is a single-device array, or a list of single-device arrays."""
-        shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]
-        return super().partial_sums(shards)
+        return False
 
     def sharded_axes(self, tensor: Tensor) -> tuple[str, ...]:
         return mesh_axes.sharded_axes(tensor, self._axes)
 
     def any_device(self, tensors: Sequence[Tensor], flags: Sequence[Tensor]) -> Tensor:
-        if self._are_multi_device(tensors, ()):  # perhaps no device has all flags
+        if self.takes_host(tensors):  # perhaps no device has all flags
             return jnp.asarray(any(map(np.asarray, flags)))
         return mesh_axes.any_device([(flag, self.sharded_axes(g)) for g, flag in zip(tensors, flags, strict=True)])
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
         collector = None if host.forced_path() else _collector(kind)  # type: ignore[arg-type]  # it is hashable
-        if collector and jax.process_count() > 1 and any(map(sharded.is_multi_process, tensors)):
+        if collector and jax.process_count() > 1 and not self.takes_host(tensors):
             return None  # the collector could take a shard for the array
         return host.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from ..._compute import kernels, processor
 from ..._core.types import Tensor
-from . import kernel_custom_call, sharded
+from . import kernel_custom_call
 from .releases import enable_x64
 
 SMALL = 1 << 16
@@ -74,19 +73,13 @@ def may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
-    if not homes:
-        return result
+    homes = {tensor.sharding for tensor in tensors if tensor.committed}
     devices = {device for home in homes for device in home.device_set}
-    meshes = {getattr(home, "mesh", None) for home in homes}
-    with enable_x64(True):
-        if len(tensors) == len(homes) == 1 and result.shape == tensors[0].shape:
-            return sharded.put_replicated(result, homes.pop())
-        if len(devices) == 1:
-            return jax.device_put(result, devices.pop())
-        if len(meshes) == 1 and None not in meshes:
-            return sharded.put_replicated(result, NamedSharding(meshes.pop(), PartitionSpec()))
+    if len(devices) != 1:
         return result
+    is_alike = len(tensors) == len(homes) == 1 and result.shape == tensors[0].shape
+    with enable_x64(True):
+        return jax.device_put(result, homes.pop() if is_alike else devices.pop())
 
 
 class Exporter:

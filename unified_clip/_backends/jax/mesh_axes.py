@@ -17,6 +17,18 @@ from ..._core.types import Scalar, Tensor
 Axes = tuple[str, ...]
 
 
+def declared_axes(process_group: Any) -> Axes:
+    """Return the names of mesh axes in the caller's `process_group`. None contains no axis."""
+    axes = (process_group,) if isinstance(process_group, str) else process_group
+    if axes is None:
+        return ()
+    if not isinstance(axes, list | tuple) or not axes or not all(isinstance(axis, str) for axis in axes):
+        raise TypeError(
+            f"process_group is {process_group!r}. Pass the name of a mesh axis, a tuple of such names, None, or 'auto'"
+        )
+    return tuple(axes)
+
+
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
     """`declared` is None if the caller does not pass process_group."""
     manual = sorted(_manual_axes())

@@ -13,8 +13,9 @@ import paddle
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
 from ..._distributed.groups import Mesh, NormGroup, ProcessGroup, Ranks
+from ..._distributed.norm import DistributedGradients
 from ..._distributed.owners import Terminology
-from ..._distributed.placements import DistributedGradients, Kind
+from ..._distributed.placements import Kind
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")

@@ -18,8 +18,9 @@ from ..._core.path import Path
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.agreement import TERMS, Compared, by_name, label
 from ..._distributed.groups import Mesh, NormGroup, ProcessGroup, Ranks, SingleProcess
+from ..._distributed.norm import DistributedGradients
 from ..._distributed.owners import Copies, Terminology
-from ..._distributed.placements import DistributedGradients, Kind
+from ..._distributed.placements import Kind
 from . import gpu_lists, releases
 from .process_group import TorchGroup, group_along, group_of_mesh, groups_of, groups_of_shards, mesh_of
 
