@@ -81,8 +81,7 @@ def native_available(in_graphs_of: str | None = None) -> bool:
 
     Without kernels, clips in eager mode use NumPy, which is slower and computes the same bits. Compiled graphs
     without kernels compute the norm by operations of the framework, and the last bit of the norm can differ.
-    `docs/contract.md` lists the compiled graphs that use kernels. On Paddle, the function checks static programs.
-    Graphs of `to_static` use kernels only with UNIFIED_CLIP_GRAPH=kernels.
+    `docs/contract.md` lists the compiled graphs that use kernels.
 
     Args:
         in_graphs_of: Check compiled graphs of "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy". The call

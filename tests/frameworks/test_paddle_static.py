@@ -167,8 +167,7 @@ def test_norms_of_pieces_have_the_same_derivatives() -> None:
 
 
 @pytest.mark.usefixtures("static")
-def test_a_norm_of_long_gradients_needs_no_copy_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
+def test_a_norm_of_long_gradients_needs_no_copy_of_them() -> None:
     with program():
         clip = uc.GradientClipByGlobalNorm(1.0)
         shapes = [[3000, 1000]] * 2 + [[dense.SHORT]] * 40

@@ -225,12 +225,12 @@ ROUTE = Route(
 )
 
 
-def kernels_in_graphs(by_default: bool = True) -> bool:
+def kernels_in_graphs() -> bool:
     """Return whether compiled graphs on a CPU can call the compiled kernels."""
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
-    if choice not in ("", "framework", "kernels"):
-        raise ValueError(f"UNIFIED_CLIP_GRAPH is {choice!r}. Set it to 'framework' or 'kernels', or leave it unset")
-    return (by_default if not choice else choice == "kernels") and not forced_path()
+    if choice not in ("", "framework"):
+        raise ValueError(f"UNIFIED_CLIP_GRAPH is {choice!r}. Set it to 'framework', or leave it unset")
+    return not choice and not forced_path()
 
 
 def forced_path() -> bool:

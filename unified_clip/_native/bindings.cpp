@@ -4,7 +4,6 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
-#include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -18,7 +17,6 @@
 #include "collector.hpp"
 #include "gpu.hpp"
 #include "norm.hpp"
-#include "paddle.hpp"
 #include "tensorflow_xla.hpp"
 #include "torch.hpp"
 #include "xla.hpp"
@@ -195,12 +193,6 @@ NB_MODULE(_kernels, module) {
                "Register the target of XlaCustomCallV2, unified_clip_norm. Return whether this TensorFlow takes it.");
     module.attr("tensorflow_xla_norm") = capsule(&tensorflow::call_norm);
 
-    module.def("define_paddle_operators",
-               [](const std::unordered_map<int, char>& codes, int float64, std::size_t threads) {
-                   return paddle::define_operators({codes, float64, threads});
-               }, "codes"_a, "float64"_a, "threads"_a,
-               "Describe unified_clip_norm_2, unified_clip_scale and others to Paddle, which can then register them. Return "
-               "whether this Paddle takes them. `codes`: from Paddle's dtypes to those of arrays. `float64`: Paddle's dtype.");
     module.def("register_torch", &torch::register_operators,
                "Implement unified_clip::kernel_norm and unified_clip::scale_. Return whether this PyTorch takes them.");
 

@@ -28,7 +28,6 @@ importing an adapter imports its framework."""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
-KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if framework != "mlx"}
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 
 DISTRIBUTED = {"torch": "torch_dtensor"}

@@ -31,7 +31,7 @@ from ..._core.backend import Backend, Distributed, Inputs, Parameters, Route, Sp
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
-from . import dense, kernel_operators, releases, sharded
+from . import dense, releases, sharded
 from .conditions import (
     DTYPES,
     NAMES,
@@ -54,16 +54,13 @@ COLLECTOR: Any = host.collector(
 
 def _device_path(backend: PaddleBackend, inputs: Inputs) -> Path:
     check_mode(inputs.all())
-    return DevicePath(backend, list(map(Dense, inputs.tensors)), inputs.differentiable, OPERATORS)
+    return DevicePath(backend, list(map(Dense, inputs.tensors)), inputs.differentiable)
 
 
 class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     name = "paddle"
     writable = True
     routes = (host.ROUTE, Route("device", always, _device_path))
-
-    def kernels_in_graphs(self) -> bool:
-        return kernel_operators.enabled()
 
     # -- tensors
 
@@ -393,5 +390,4 @@ def _run_as_written() -> None:
 
 
 BACKEND = PaddleBackend()
-OPERATORS = kernel_operators.Operators()
 _run_as_written()
