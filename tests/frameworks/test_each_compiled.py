@@ -149,9 +149,9 @@ def paddle_mode(mode: str, function: Function) -> Function:
 MODES: dict[str, dict[str, bool]] = {
     "jax": dict.fromkeys(["jit", "scan", "cond", "while_loop", "checkpoint", "custom_vjp", "vmap"], True)
     | {"jvp": False, "vjp": False},
-    "tensorflow": dict.fromkeys(["graph", "xla", "autograph", "tf.while_loop", "tf.cond", "dataset"], True)
+    "tensorflow": dict.fromkeys(["graph", "autograph", "tf.while_loop", "tf.cond", "dataset"], True)
     | {"session": True, "session, rank unknown": True, "lengths unknown": True, "rank unknown": True}
-    | {"lengths unknown to xla": False},
+    | {"xla": False, "lengths unknown to xla": False},
     "torch": {"aot_eager": True, "inductor": False},
     "paddle": dict.fromkeys(["static program", "program of unknown lengths", "paddle.while_loop"], False),
 }

@@ -17,7 +17,7 @@
 #include "collector.hpp"
 #include "gpu.hpp"
 #include "norm.hpp"
-#include "tensorflow_xla.hpp"
+#include "tensorflow.hpp"
 #include "torch.hpp"
 #include "xla.hpp"
 
@@ -189,9 +189,6 @@ NB_MODULE(_kernels, module) {
     module.attr("xla_scale") = capsule(&xla::handle<xla::write_products>);
     module.def("register_tensorflow", &tensorflow::register_operations,
                "Register the operations UnifiedClipNorm and UnifiedClipScale. Return whether this TensorFlow takes them.");
-    module.def("register_tensorflow_xla", &tensorflow::register_custom_call,
-               "Register the target of XlaCustomCallV2, unified_clip_norm. Return whether this TensorFlow takes it.");
-    module.attr("tensorflow_xla_norm") = capsule(&tensorflow::call_norm);
 
     module.def("register_torch", &torch::register_operators,
                "Implement unified_clip::kernel_norm and unified_clip::scale_. Return whether this PyTorch takes them.");

@@ -54,9 +54,6 @@ struct Api : Library {
 
     CLIP_FUNCTION(OpKernelConstruction_GetAttrInt64, void(Construction*, const char*, std::int64_t*, Status*));
     CLIP_FUNCTION(OpKernelConstruction_GetAttrBool, void(Construction*, const char*, unsigned char*, Status*));
-    CLIP_FUNCTION(OpKernelConstruction_GetAttrSize, void(Construction*, const char*, std::int32_t*, std::int32_t*,
-                  Status*));
-    CLIP_FUNCTION(OpKernelConstruction_GetAttrString, void(Construction*, const char*, char*, std::size_t, Status*));
     CLIP_FUNCTION(OpKernelConstruction_Failure, void(Construction*, Status*));
     CLIP_FUNCTION(NewKernelBuilder, KernelBuilder*(const char*, const char*, void* (*)(Construction*), void (*)(void*,
                   Context*), void (*)(void*)));
@@ -274,12 +271,6 @@ inline void shapes_of_inputs(ShapeContext* context, Status* status) {
     }
 }
 
-inline bool register_kernel(const char* name, void* (*create)(Construction*), void (*compute)(void*, Context*)) {
-    const OwnStatus status;
-    api.RegisterKernelBuilder(name, api.NewKernelBuilder(name, "CPU", create, compute, destroy), status);
-    return !api.GetCode(status);
-}
-
 inline bool register_op(const char* name, std::initializer_list<const char*> inputs, const char* output,
                         ShapeFunction shapes, void (*compute)(void*, Context*)) {
     OpBuilder* op = api.NewOpDefinitionBuilder(name);
@@ -291,7 +282,10 @@ inline bool register_op(const char* name, std::initializer_list<const char*> inp
     api.OpDefinitionBuilderSetShapeInferenceFunction(op, shapes);
     const OwnStatus definition;
     api.RegisterOpDefinition(op, definition);
-    return !api.GetCode(definition) && register_kernel(name, create, compute);
+    if (api.GetCode(definition)) return false;
+    const OwnStatus kernel;
+    api.RegisterKernelBuilder(name, api.NewKernelBuilder(name, "CPU", create, compute, destroy), kernel);
+    return !api.GetCode(kernel);
 }
 
 // Register both operations, once per process. Return false if this TensorFlow lacks a function.

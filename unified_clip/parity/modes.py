@@ -26,6 +26,12 @@ GRAPHS = {
 """The modes that `Adapter.run_in_graph` supports, by framework. The adapters do not contain this table, because
 importing an adapter imports its framework."""
 
+KERNELS_IN_GRAPHS: Mapping[str, tuple[str, ...]] = {
+    "torch": (GRAPH, COMPILED),
+    "tensorflow": (GRAPH,),  # not in programs of XLA
+    "jax": (COMPILED,),
+}
+
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p, cast, pointer, sizeof
 from typing import Any
@@ -246,60 +245,20 @@ def test_it_computes_in_no_other_stage_and_states_the_version_of_the_interface()
     assert (metadata.version.major, metadata.version.minor) == (0, 1)
 
 
-# -- the function that TensorFlow's XLA calls, with addresses and a text
-
-
-def tensorflow_norms(arrays: Sequence[Any], config: str, shape: Sequence[int] = ()) -> Any:
-    codes = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D"}
-    tensors = [f"{codes.get(array.dtype.name, 'q')}{array.size}" for array in arrays]
-    text = " ".join([config, *tensors]).encode()
-    result, places = np.full(shape, -1.0), (c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
-    error = (c_size_t * 5)()  # an optional string of libstdc++: address, length, 16 bytes, and whether there is one
-    address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = c_void_p, [ctypes.py_object, c_char_p]
-    types = (c_void_p, c_void_p, c_char_p, c_size_t, c_void_p)
-    function = ctypes.CFUNCTYPE(None, *types)(address(KERNELS.tensorflow_xla_norm, None))
-    function(result.ctypes.data, places, text, len(text), error)
-    return ctypes.string_at(error[0], error[1]).decode() if error[4] & 255 else result.tolist()
-
-
-def norms_by_text(arrays: Sequence[Any], shape: Sequence[int] = (), per_tensor: int = 0, p: int = 2) -> Any:
-    batch = shape[0] if len(shape) > per_tensor else -1
-    return tensorflow_norms(arrays, f"{p} {per_tensor} {batch} 2", shape)
-
-
-of_both = pytest.mark.parametrize("norms_of", [norms, norms_by_text], ids=["XLA", "TensorFlow"])
-
-
-@of_both
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "int64"])
-def test_every_dtype(norms_of: Any, dtype: str) -> None:
+def test_every_dtype(dtype: str) -> None:
     arrays = [
         np.array([[3.0, -4.0]], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype),
         np.zeros((0, 2), "float32"),
     ]
-    assert norms_of(arrays) == 5.0
-    assert norms_of(arrays[:1], p=1) == 7.0
+    assert norms(arrays) == 5.0
+    assert norms(arrays[:1], p=1) == 7.0
 
 
-@of_both
-def test_one_norm_for_each_array_and_for_each_member_of_a_batch(norms_of: Any) -> None:
+def test_one_norm_for_each_array_and_for_each_member_of_a_batch() -> None:
     batch = np.array([[3.0, 4.0], [6.0, 8.0], [0.0, 0.0]], "float32")
     other = np.array([[12.0], [0.0], [1.0]], "float32")
-    assert norms_of([batch, other], [3]) == [13.0, 10.0, 1.0]
-    assert norms_of([batch, other], [3, 2], per_tensor=1) == [[5.0, 12.0], [10.0, 0.0], [0.0, 1.0]]
-    assert norms_of([batch[0], other[0]], [2], per_tensor=1) == [5.0, 12.0]
-    assert norms_of([np.zeros((0, 5), "float32")], [0]) == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads a string of libstdc++")
-@pytest.mark.parametrize(
-    ("config", "dtype", "message"),
-    [
-        ("2 0 -1 1", "int64", "take floating-point and complex numbers"),
-        ("3 0 -1 1", "float32", "p is 1 or 2"),
-        ("2 0", "float32", "an incomplete backend_config"),
-    ],
-)
-def test_calls_of_tensorflow_that_do_not_fit_return_an_error(config: str, dtype: str, message: str) -> None:
-    assert message in tensorflow_norms([np.zeros(2, dtype)], config)
+    assert norms([batch, other], [3]) == [13.0, 10.0, 1.0]
+    assert norms([batch, other], [3, 2], per_tensor=1) == [[5.0, 12.0], [10.0, 0.0], [0.0, 1.0]]
+    assert norms([batch[0], other[0]], [2], per_tensor=1) == [5.0, 12.0]
+    assert norms([np.zeros((0, 5), "float32")], [0]) == []

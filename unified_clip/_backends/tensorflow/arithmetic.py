@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 
 from ..._compute.device import relative_powers
@@ -51,6 +52,15 @@ def computed_once(scalar: Scalar) -> Scalar:
     one, two = (constant(number, tf.float64) for number in (1.0, 2.0))
     factor = tf.where(tf.math.is_nan(scalar), two, one)  # XLA cannot simplify this, although NaN stays NaN
     return scalar * factor / factor
+
+
+BARRIER = "XlaOptimizationBarrier"
+
+
+def barrier(tensor: Tensor) -> Tensor:
+    """Return the same tensor. XLA computes it before operations that use the returned tensor, if its shape is known."""
+    is_known = tensor.shape.is_fully_defined()  # XLA has no barrier for other tensors
+    return gen_xla_ops.xla_optimization_barrier([tensor])[0] if is_known else tensor
 
 
 def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:

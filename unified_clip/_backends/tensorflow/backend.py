@@ -28,6 +28,7 @@ from . import kernel_operations
 from .arithmetic import (
     EAGER,
     LANES,
+    barrier,
     computed_once,
     constant,
     in_host_memory,
@@ -259,7 +260,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return rank
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        coef = computed_once(coef)
+        if is_for_xla():
+            # Otherwise, XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
+            tensors, coef = list(map(barrier, tensors)), computed_once(coef)
         unchanged = coef >= 1.0
         joined, split = join_short(tensors)
 

@@ -36,7 +36,7 @@ from ..._kit.display import counted, describe_exception
 from ...tensors.files import memmap
 from ...tensors.types import STORAGE, Dense, Gradient, Sparse, encode
 from ..adapters.base import Adapter, FunctionsMissingError
-from ..modes import DEVICE, EXACT, GRAPHS, HOST, IN_GRAPHS, NATIVE, PROCESSES, TITLES
+from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, KERNELS_IN_GRAPHS, NATIVE, PROCESSES, TITLES
 from ..suite import own_functions
 from . import invoke, ranks
 from .invoke import CallResult
@@ -215,7 +215,7 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
 def by_kernels_in_graph(backend: Backend, mode: str, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> bool:
     arguments = case["arguments"]
     return (
-        mode in GRAPHS.get(backend.name, ())
+        mode in KERNELS_IN_GRAPHS.get(backend.name, ())
         and backend.kernels_in_graphs()
         and arguments.get("norm_type", 2) in (1, 2)
         and arguments.get("axes") is None
