@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from support.page_examples import run
+from support.page_examples import patched, run
 
 from unified_clip.causes.cause import CauseKind
 
@@ -22,13 +22,6 @@ PRINTED: list[tuple[str, str]] = re.findall(r"```console\n\$ unified-clip (.*?)\
 ((CHANGED, DIFF),) = re.findall(r"```diff\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-
-
-def mended(script: str) -> str:
-    for old, new in re.findall(r"^-(.*\n)((?:\+.*\n)+)", DIFF, re.MULTILINE):
-        assert script.count(old) == 1
-        script = script.replace(old, re.sub(r"^\+", "", new, flags=re.MULTILINE))
-    return script
 
 
 def assert_same(printed: str, expected: str) -> None:
@@ -53,7 +46,7 @@ def test_the_commands_print_the_output_on_the_page(tmp_path: Path) -> None:
     for command in (of_old, of_new):
         execute(tmp_path, command)
     assert_same(run(tmp_path, "-m", "unified_clip", *first.split()), wrong)
-    (tmp_path / CHANGED).write_text(mended(SCRIPTS[CHANGED]), encoding="utf-8")
+    (tmp_path / CHANGED).write_text(patched(SCRIPTS[CHANGED], DIFF), encoding="utf-8")
     execute(tmp_path, again)
     assert_same(run(tmp_path, "-m", "unified_clip", *second.split()), right)
 
@@ -84,7 +77,7 @@ for each in parameters:
         parameter.grad = gradient.clone()
 uc.GradientClipByNorm(0.5).clip_(parameters[0])
 optimizer = torch.optim.SGD(parameters[1], lr=0.0)
-{attach}
+unified_clip.ClipConfig(rule="norm", threshold=0.5, family="paddle").attach_to(optimizer)
 optimizer.step()
 clipped = [uc.clip_by_norm(gradient, 0.5) for gradient in gradients]
 for each in parameters:
@@ -96,5 +89,4 @@ for each in parameters:
 def test_three_ways_to_clip_per_tensor_have_the_same_bits(tmp_path: Path) -> None:
     if find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
-    (attach,) = re.findall(r"`(unified_clip\.ClipConfig\(.*\)\.attach_to\(optimizer\))`", PAGE)
-    assert run(tmp_path, "-c", PER_TENSOR.format(attach=attach)).split() == ["True", "True"]
+    assert run(tmp_path, "-c", PER_TENSOR).split() == ["True", "True"]

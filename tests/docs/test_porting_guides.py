@@ -93,7 +93,7 @@ def test_the_overview_shows_the_commands_and_the_output_of_the_tool() -> None:
     assert (status, pages.blocks_of("README", PAIRS, "text")[0]) == (1, pages.file_part(output))
 
 
-@pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide != SHOWN])  # whose port calls the class
+@pytest.mark.parametrize("guide", GUIDES)
 def test_the_port_has_the_lines_of_the_tool_in_their_order(guide: str) -> None:
     _, output = pages.run_command(PORT.format(guide=guide))
     suggested = [

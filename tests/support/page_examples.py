@@ -21,6 +21,15 @@ def examples(page: str) -> list[tuple[str, str]]:
     return matches
 
 
+def patched(code: str, diff: str) -> str:
+    """Apply the hunks of a diff on a page. A line of context stands before the changed lines."""
+    for context, removed, added in re.findall(r"((?:^ .*\n)*)((?:^-.*\n)*)((?:^\+.*\n)+)", diff, re.MULTILINE):
+        old, new = (re.sub(r"^.", "", context + lines, flags=re.MULTILINE) for lines in (removed, added))
+        assert code.count(old) == 1
+        code = code.replace(old, new)
+    return code
+
+
 def printed(code: str, directory: Path, *, here: bool) -> str:
     (directory / "clip.toml").write_bytes((ROOT / "examples" / "clip.toml").read_bytes())
     if here:

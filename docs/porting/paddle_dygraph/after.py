@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-import unified_clip.torch
+import unified_clip
 
 
 class Net(nn.Module):
@@ -17,12 +17,11 @@ class Net(nn.Module):
 def step(weights, batches):
     net = Net()
     net.load_state_dict({name: torch.from_numpy(array.T.copy()) for name, array in weights.items()})
-    clip = unified_clip.torch.ClipGradByGlobalNorm(clip_norm=2.5)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.125, momentum=0.5)
+    unified_clip.ClipConfig(rule="global_norm", threshold=2.5, family="paddle").attach_to(optimizer)
     for batch in batches:
         loss = nn.functional.mse_loss(net(torch.from_numpy(batch["x"])), torch.from_numpy(batch["y"]))
         loss.backward()
-        clip.clip_(net.parameters())
         optimizer.step()
         optimizer.zero_grad()
         yield dict(net.named_parameters()), None

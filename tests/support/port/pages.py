@@ -83,10 +83,6 @@ def findings(output: str) -> str:
     return found
 
 
-def gradient_difference(output: str) -> str:
-    return "".join(line for line in output.splitlines(True) if line.startswith("The clipped gradients differ"))
-
-
 def apply_difference(code: str, difference: str) -> str:
     lines = difference.splitlines(True)
     old, new = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
@@ -131,9 +127,8 @@ def hunk(difference: str) -> str:
 def expected_blocks(page_name: str, directory: Path) -> Iterator[tuple[str, str, list[str]]]:
     if page_name == "README":
         verify = VERIFY.format(guide=SHOWN)
-        reports = [file_part(run_command(PORT.format(guide=SHOWN))[1]), sentences(run_command(verify + TOLERANT)[1])]
-        output = run_command(verify)[1]
-        yield PAIRS, "text", [*reports, findings(output) + gradient_difference(output)]
+        outputs = [run_command(command)[1] for command in (PORT.format(guide=SHOWN), verify + TOLERANT)]
+        yield PAIRS, "text", [file_part(outputs[0]), sentences(outputs[1])]
         return
     yield WRONG, "text", [findings(run_command(write_wrong_port(page_name, directory))[1])]
     if page_name == GUIDES[0]:
