@@ -24,14 +24,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 
 
 def rows() -> list[tuple[str, str]]:
-    """Return the layouts of the table with their keywords. A row has several layouts, or several keywords."""
+    """Return the layouts of the table with their keywords. A row can have several keywords."""
     section = PAGE.read_text().partition("### PyTorch\n")[2].partition("\n### ")[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
-    assert cells[0] == ["keywords", "layout"]
+    assert cells[0] == ["layout", "keywords"]
     return [
         (layout, "" if keywords == "none" else keywords.strip("`"))
-        for alternatives, layout_names in cells[2:]
-        for layout in layout_names.split("; ")
+        for layout, alternatives in cells[2:]
         for keywords in re.split(" or (?=`)", alternatives)
     ]
 

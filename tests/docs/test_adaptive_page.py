@@ -31,8 +31,9 @@ def test_the_examples_print_the_output_on_the_page(tmp_path: Path, monkeypatch: 
 
 def test_every_block_of_the_page_is_executed() -> None:
     kinds = re.findall(r"```(\w+)\n", PAGE)
-    assert {kind: kinds.count(kind) for kind in kinds} == {"toml": 1, "python": len(EXAMPLES), "text": len(EXAMPLES)}
+    assert {kind: kinds.count(kind) for kind in kinds} == {"toml": 2, "python": len(EXAMPLES), "text": len(EXAMPLES)}
     assert ClipConfig.loads(TOML[0]).is_adaptive
+    assert ClipConfig.loads(TOML[1]).needs_parameters
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -1,4 +1,4 @@
-"""The commands of docs/parity.md and docs/ci.md: from a repository with one file of gradients to a report."""
+"""The commands of docs/ci.md: from a repository with one file of gradients to a report."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ PIP = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSI
 
 
 def commands() -> list[str]:
-    blocks: list[str] = re.findall(
-        "```sh\n(.*?)```", (ROOT / "docs" / "parity.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    return blocks[0].splitlines()
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    return ["pip install '../unified_clip[cli]'", *re.findall("```sh\n(.*?)```", page, re.DOTALL)[0].splitlines()]
 
 
 def test_three_commands_lead_to_a_report(tmp_path: Path) -> None:

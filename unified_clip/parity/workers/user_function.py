@@ -26,7 +26,7 @@ FORMS = {
 }
 """What a user's function must return, for each `PublicCall.style`, if the suite declares nothing else."""
 
-SEE_ADAPTER = ", or list an adapter: docs/own-functions.md#functions-that-return-no-norm"
+SEE_ADAPTER = ", or list an adapter: docs/own-functions.md#functions-with-other-signatures"
 
 
 class UserFunctionError(Exception):
