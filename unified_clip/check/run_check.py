@@ -132,9 +132,10 @@ class _RunCheck:
         if not steps:
             self._leave_unchecked(NO_STEPS)
         elif lost:
-            does, _, rest = lost[0].partition(". ")
             self._all_checked = False
-            self._steps[Problem("unknown", None, self._run.name, UNCHECKED.format(reason=does.rstrip(".")), rest)] = []
+            for does, _, rest in (warning.partition(". ") for warning in lost):
+                does = UNCHECKED.format(reason=does.rstrip("."))
+                self._steps[Problem("unknown", None, self._run.name, does, rest)] = []
         elif not is_off(self._config):
             if rounds := in_rounds(windows, steps, self._config.uses_names):
                 windows, steps, paired = [lines for lines, _ in rounds], [step for _, step in rounds], True

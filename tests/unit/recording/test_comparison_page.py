@@ -93,7 +93,7 @@ def test_missing_losses_are_noted(tmp_path: Path) -> None:
     html = page.render(build_report(tmp_path, OLD, clips))
     assert page.NO_LOSSES not in html
     assert "loss was not compared: only a.jsonl has it." in html
-    assert "To record the losses of b.jsonl, call <code>unified_clip.recording.log(loss=...)</code>" in html
+    assert "To record the losses of b.jsonl, log them" in html
     assert 'aria-label="loss"' in html
 
 

@@ -160,8 +160,8 @@ def loss_sentences(comparison: RecordingComparison) -> list[str]:
     without = [run.name for run in comparison.runs if "loss" not in logged_numbers(run)]
     if len(without) == 1:
         found.append(
-            f"To record the losses of {without[0]}, call `unified_clip.recording.log(loss=...)` at each step of its "
-            "script."
+            f"To record the losses of {without[0]}, log them at each step of its script. docs/recording.md has the "
+            "lines."
         )
     return found
 

@@ -195,7 +195,7 @@ def _is_stale(entry: KnownDifferenceResult) -> bool:
 def _stale(known: KnownDifferenceResult) -> Problem:
     return Problem(
         what=f"known difference {known.framework}, {known.function}",
-        detail=f"{known.reason!r}: {known.problem}",
+        detail=f"{known.reason!r}: {known.problem}" if known.reason else known.problem,
         function=known.function,
     )
 
