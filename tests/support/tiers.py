@@ -98,17 +98,22 @@ def sampled(values: Iterable[Any], every: int) -> list[Any]:
     return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]
 
 
-def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
-    """Mark two thirds of each test's variants as nightly; a test with fewer than four keeps them all.
+FEW = {True: 12, False: 3}
+"""{is it a unit test: a test with at most this number of variants keeps them all}."""
 
-    Each suite keeps other variants, so together they run most variants of a test that they share.
+
+def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
+    """Mark variants of each test as nightly: the test keeps a third of them, or all if they are few.
+
+    Each suite of a framework keeps other variants, so together they run most variants of a test that they share. A unit
+    test is in one suite only.
     """
     variants: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("nightly") is None:
             variants[item.nodeid.partition("[")[0]].append(item)
     for of_one_test in variants.values():
-        if len(of_one_test) > 3:
-            of_one_test.sort(key=lambda item: crc32(f"{suite} {item.nodeid}".encode()))
-            for item in of_one_test[len(of_one_test) // 3 :]:
-                item.add_marker(pytest.mark.nightly)
+        of_one_test.sort(key=lambda item: crc32(f"{suite} {item.nodeid}".encode()))
+        few = FEW["unit" in of_one_test[0].path.parts]
+        for item in of_one_test[len(of_one_test) // 3 :] if len(of_one_test) > few else []:
+            item.add_marker(pytest.mark.nightly)

@@ -13,7 +13,6 @@ MODULES = (
     "adaptive.rules",
     "config.clip_config",
     "monitor",
-    "recording.compare",
     "recording.runs",
     "suggest",
 )

@@ -347,7 +347,8 @@ def _norm(each: Both, old: Clip, new: Clip) -> Found | None:
 
 def _hides_norm(line: RecordedCall) -> bool:
     """Return whether only the framework knows the norm that its function computed, as Paddle's classes."""
-    return line.rule == "value" or (line.watched and line.returned_norm is None and line.passed_norm is None)
+    known = (line.returned_norm, line.passed_norm, line.stored_norm)
+    return line.rule == "value" or (line.watched and known == (None, None, None))
 
 
 def _coefficient(each: Both, old: Clip, new: Clip) -> Found | None:

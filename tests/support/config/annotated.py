@@ -78,7 +78,7 @@ def found(case: Case) -> Clips:
     declared = [key.path for key in rules.key] if rules else []
     report = check_files.check(clip, [Path()], files_to_check.files([Path()], clip, declared))
     thresholds = {
-        (each.path, each.line, each.column, each.clip): f" {difference.found}"
+        (each.path, each.line, each.column, each.clip): f" {difference.found.split(',')[0]}"  # without what it means
         for each in report.findings
         for difference in each.differences
         if difference.about == "threshold"

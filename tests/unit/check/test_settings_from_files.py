@@ -24,7 +24,6 @@ def result(report: CheckReport, path: str = "vision/main.py") -> str:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("LightningCLI(Model, args=['--trainer.gradient_clip_val=5'])", "trainer.gradient_clip_val = 5.0"),
         ("LightningCLI(Model, trainer_defaults={'gradient_clip_val': 5.0})", "{'gradient_clip_val':}"),
         ("LightningCLI(Model)\ntrainer.gradient_clip_val = 5.0", "trainer.gradient_clip_val"),
         ("LightningCLI(Model)\n" + OWN, "lightning.pytorch.cli.LightningCLI(gradient_clip_val=)"),

@@ -381,7 +381,7 @@ def test_processes_that_a_worker_started_end_with_it(tmp_path: Path) -> None:
     [
         ("jax", COMPILED, {}, dense([1.0]), True),
         ("tensorflow", GRAPH, {"norm_type": 1}, dense([1.0]), True),
-        ("tensorflow", COMPILED, {}, dense([1.0]), True),
+        ("tensorflow", COMPILED, {}, dense([1.0]), False),
         ("jax", HOST, {}, dense([1.0]), False),
         ("jax", COMPILED, {"norm_type": 3}, dense([1.0]), False),
         ("jax", COMPILED, {"axes": [0]}, dense([1.0]), False),

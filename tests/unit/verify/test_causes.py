@@ -104,7 +104,7 @@ def test_small_updates_are_compared_too(
 
 
 @needs_torch
-@pytest.mark.parametrize("threshold", ["0.5", "1e9"])
+@pytest.mark.parametrize("threshold", sampled(["0.5", "1e9"], 2))
 def test_each_step_shows_that_one_side_clips_after_the_optimizer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], threshold: str
 ) -> None:
