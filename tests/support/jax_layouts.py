@@ -52,9 +52,6 @@ WAYS: dict[str, Way] = {
 
 # -- arrays and comparison
 
-COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70 + [0.0] * 3, np.float32)
-"""Its norm is just above the midpoint of two float32, so a float64 sum depends on the order of additions."""
-
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:
     """Return arrays whose axes can be sharded over four devices. One array is empty."""

@@ -24,7 +24,7 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
     """
     ownership = spec.ownership_of(leaf)
     if callable(ownership):
-        # JAX's parameters are names, which have no placements.
+        # A name has no placements.
         is_owner = ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
         if is_owner not in (True, False):
             raise TypeError(

@@ -21,10 +21,6 @@ from .releases import enable_x64
 SMALL = 4096
 
 
-def real_parts(tensor: Tensor) -> list[Tensor]:
-    return [tensor.real, tensor.imag] if jnp.iscomplexobj(tensor) else [tensor]
-
-
 def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
     groups: dict[Any, list[Tensor]] = {}
     for index, tensor in enumerate(tensors):
@@ -158,7 +154,7 @@ class JaxPath(DevicePath):
         super().__init__(backend, tensors, differentiable, is_per_tensor=is_per_tensor)
 
     def per_tensor(self) -> Path | None:
-        if not (self._by_kernels(2) or (self._backend.in_graph(self._tensors) and self.is_certain(2))):
+        if not self._by_kernels(2):
             return None
         return JaxPath(self._backend, self._tensors, self._differentiable, is_per_tensor=True)
 
@@ -180,24 +176,3 @@ class JaxPath(DevicePath):
     def _by_kernels(self, p: float) -> bool:
         is_sharded = any(self._backend.sharded_axes(tensor) for tensor in self._tensors)
         return not is_sharded and host.kernels_in_graphs() and kernel_custom_call.supports(self._tensors, p)
-
-    def norm_by_operations(self, p: float) -> Scalar:
-        if not self.is_certain(p):
-            return super().norm_by_operations(p)
-        if self._is_per_tensor:
-            return self._rounded([[tensor] for tensor in self._tensors], int(p))
-        return self._rounded([self._tensors], int(p)).reshape(())
-
-    def is_certain(self, p: float) -> bool:
-        """Return whether to compute exact sums. Return False on one device, where compilation would take too long."""
-        of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
-        return (
-            jax.device_count() > 1
-            and of_reals
-            and self.norm_dtype == "float32"
-            and all(isinstance(tensor.size, int) for tensor in self._tensors)
-        )
-
-    def _rounded(self, groups: Sequence[Sequence[Tensor]], p: int) -> Scalar:
-        parts = [[part for tensor in stack_small(group) for part in real_parts(tensor)] for group in groups]
-        return self._backend.rounded(mesh_axes.norms(parts, p, self._backend.sharded_axes), "float32")
