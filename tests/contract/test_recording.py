@@ -146,11 +146,12 @@ def test_every_call_is_a_clip_event_with_exact_numbers(kit: Kit, tmp_path: Path,
                 assert line[key] == value, (name, key)
 
 
-def test_each_group_of_a_call_is_a_clip_event_of_the_same_step(kit: Kit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["GradientClipByGlobalNorm", "GradientClipByNorm"])
+def test_each_group_of_a_call_is_a_clip_event_of_the_same_step(kit: Kit, tmp_path: Path, name: str) -> None:
     param_grads = make_param_grads(kit)
-    uc = kit.namespace
-    uc.set_gradient_clip(uc.GradientClipByGlobalNorm(1.0), [parameter for parameter, _ in param_grads[:1]])
-    uc.set_gradient_clip(uc.GradientClipByGlobalNorm(2.0), [parameter for parameter, _ in param_grads[1:]])
+    uc, kind = kit.namespace, getattr(kit.namespace, name)
+    uc.set_gradient_clip(kind(1.0), [parameter for parameter, _ in param_grads[:1]])
+    uc.set_gradient_clip(kind(2.0), [parameter for parameter, _ in param_grads[1:]])
     with unified_clip.record(tmp_path / "run.jsonl"):
         uc.append_gradient_clip_ops(param_grads)
     assert [(line["step"], line["call"], line["threshold"]) for line in events_of(tmp_path / "run.jsonl")] == [

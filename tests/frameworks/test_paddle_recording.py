@@ -39,6 +39,17 @@ def test_an_optimizers_clip_is_recorded_with_the_names_of_parameters(tmp_path: P
     assert list(line["parameters"]) == (["weight", "bias"] if named else [each.name for each in model.parameters()])
 
 
+def test_the_repeated_rows_of_a_sparse_gradient_are_summed(tmp_path: Path) -> None:
+    model = paddle.nn.Embedding(3, 1, sparse=True)
+    clip = paddle.nn.ClipGradByGlobalNorm(1.0)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=clip)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        (model(paddle.to_tensor([1, 1, 0])) * tensor([[1.5], [1.5], [4.0]])).sum().backward()
+        optimizer.step()
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert line["norm"] == 5.0
+
+
 def test_a_static_program_says_that_it_is_not_recorded(tmp_path: Path, static: None) -> None:
     building = paddle.static.program_guard(paddle.static.Program())
     with building, unified_clip.record(tmp_path / "run.jsonl", norms=True):

@@ -148,6 +148,16 @@ def test_the_losses_of_tapes_are_recorded_with_each_step(tmp_path: Path, in_grap
     assert [list(step.losses) for step in steps] == [[6.0], [0.0]]
 
 
+@pytest.mark.filterwarnings("ignore:.*No clip calls")
+def test_a_keras_optimizer_that_accumulates_steps_at_the_last_batch(tmp_path: Path) -> None:
+    weights, grads = gradients()
+    optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for _ in range(3):
+            optimizer.apply(grads, weights)
+    assert len(runs.read(tmp_path / "run.jsonl").optimizer_steps) == 1
+
+
 class DenseAdam(keras.optimizers.Adam):
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         super().apply([tf.convert_to_tensor(grad) for grad in grads], trainable_variables)

@@ -69,6 +69,15 @@ def test_exact_norms_stand_beside_the_returned_one(tmp_path: Path) -> None:
     assert [each["weight"] for each in line["parameters"].values()] == pytest.approx([math.sqrt(1000)] * 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_gradient_that_equals_the_rounded_bound_is_not_clipped(tmp_path: Path, dtype: torch.dtype) -> None:
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=dtype))
+    weight.grad = torch.tensor([0.3], dtype=dtype)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        torch.nn.utils.clip_grad_value_(weight, 0.3)
+    assert [line["clipped"] for line in lines(tmp_path / "run.jsonl")] == [False]
+
+
 def test_each_recording_has_the_sums_of_a_weight_once(tmp_path: Path) -> None:
     """compare pairs the weights of two runs by these sums."""
     model = torch.nn.Linear(2, 3)

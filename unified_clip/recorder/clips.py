@@ -286,6 +286,10 @@ def _is_outside(rows: Sequence[Row], low: float, high: float) -> bool | None:
 
 def _rounded_bound(number: float, dtype: str) -> float:
     """A framework compares the elements with the bound in their dtype."""
+    if dtype == "bfloat16":
+        bits = int(np.float32(number).view(np.uint32))
+        nearest = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000  # ties to even
+        return float(np.uint32(nearest).view(np.float32))
     return float(np.dtype(dtype).type(number)) if dtype in ("float16", "float32") else number
 
 

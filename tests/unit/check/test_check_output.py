@@ -155,6 +155,11 @@ def test_annotations_of_github_escape_what_would_end_them(run: Any) -> None:
     assert headline == "1 clip: 1 not as in clip.toml."
 
 
+def test_equal_clips_of_a_file_are_two_issues_of_gitlab(check: Check) -> None:
+    issues = json.loads(output.as_gitlab(check({"a.py": (TORCH % "2.0") * 2})))
+    assert len({issue["fingerprint"] for issue in issues}) == 2
+
+
 @pytest.mark.parametrize("threshold", ["1.0", "2.0"])
 @pytest.mark.parametrize("format_", ["text", "github"])
 def test_a_file_that_is_named_like_a_log_command_is_none(run: Any, format_: str, threshold: str) -> None:

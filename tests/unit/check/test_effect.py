@@ -53,6 +53,13 @@ def test_the_parameters_that_only_one_clip_changes_are_named(
     assert only_finding(check({"a.py": source}, CLIP_CONFIG + settings)).effect == effect
 
 
+def test_a_clip_has_the_differences_of_its_own_family(check: Check) -> None:
+    paddle = "import paddle\n\nclip = paddle.nn.ClipGradByGlobalNorm(0.5)\n"
+    of_torch, of_paddle = check({"a.py": NORM % "0.5", "b.py": paddle}).findings
+    assert [each.about for each in of_torch.differences] == ["threshold"]
+    assert [each.about for each in of_paddle.differences] == ["threshold", "eps"]
+
+
 def test_the_long_result_of_a_norm_that_is_not_finite_is_printed_once(check: Check) -> None:
     files = {"a.py": NORM % "1.0", "b.py": NORM.replace("grad_norm_(", "grad_norm_(  ") % "0.5"}
     printed = output.as_text(check(files, CLIP_CONFIG + 'nonfinite = "skip"\n'))

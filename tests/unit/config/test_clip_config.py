@@ -293,6 +293,13 @@ def test_the_error_about_last_names_the_objects_that_have_their_own() -> None:
         _ = clip.last
 
 
+def test_a_gradient_has_changed_if_one_group_is_clipped_and_another_is_unknown() -> None:
+    group = {"name": "b", "include": ["b"], "rule": "value", "threshold": 1.0}
+    clip = ClipConfig(rule="global_norm", threshold=1.0, groups=[group]).clipper()
+    clip({"a": np.array([3.0, 4.0]), "b": np.array([np.nan])})
+    assert (clip.last.parts["b"].clipped, clip.last.clipped, clip.rate) == (None, True, 1.0)
+
+
 def test_a_gradient_that_is_not_among_the_names_is_an_error() -> None:
     clip = ClipConfig(rule="norm", threshold=1.0, exclude=["b"]).clipper(names={"a": np.ones(2)})
     with pytest.raises(TypeError, match=r"position 0 is a gradient without its parameter\. Pass gradients as a dict"):

@@ -58,6 +58,13 @@ def test_bounds_of_a_script_that_are_known_at_run_time_only_are_named() -> None:
     assert meaning.sentences[0] == "Clip each element to [-limit, limit]. NaN stays NaN."
 
 
+def test_the_default_of_an_option_is_no_known_threshold() -> None:
+    option = "import argparse, torch\np = argparse.ArgumentParser()\np.add_argument('--clip', default=0.5)\n"
+    source = f"{option}args = p.parse_args()\ntorch.nn.utils.clip_grad_norm_(ps, args.clip)\n"
+    (meaning,) = report_of([port(Path("a.py"), source.encode())]).meanings
+    assert meaning.threshold == "args.clip"
+
+
 def test_clips_of_other_tensors_have_no_known_differences() -> None:
     data = report_data(site("tensorflow.clip_by_value", VALUE, verdict="left", reason="no gradient"))
     clip = the_clip(data)

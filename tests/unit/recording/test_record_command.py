@@ -16,6 +16,7 @@ import pytest
 from unified_clip import cli, suggest_threshold
 from unified_clip.compare.recordings import compare
 from unified_clip.recorder.hooks import HOOKS, RecordingHook
+from unified_clip.recorder.process import PART
 from unified_clip.recorder.startup.sitecustomize import MODULES
 from unified_clip.recording import runs
 from unified_clip.recording.launch.merge import merge
@@ -234,6 +235,15 @@ def test_each_process_of_a_launcher_is_recorded_by_rank(folder: Path, method: st
     assert [(process.rank, process.ranks) for process in run.header.processes] == [(0, 2), (1, 2)]
     assert [line.step for line in run.lines] == [1]
     assert [line.step for line in run.others[0]] == [1, 2]
+
+
+def test_the_process_of_rank_0_is_the_first_and_one_without_a_rank_the_last(tmp_path: Path) -> None:
+    for number, rank in enumerate((None, 1, 0)):
+        header = {"schema": 1, "started": f"{number}", "process": {"rank": rank}}
+        (tmp_path / f"{number}{PART}").write_text(f"{json.dumps(header)}\n")
+    merge(tmp_path, tmp_path / "run.jsonl", {}, 0)
+    (merged,) = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
+    assert [process["rank"] for process in merged["processes"]] == [0, 1, None]
 
 
 def test_a_recording_without_events_is_an_error_for_compare(folder: Path) -> None:

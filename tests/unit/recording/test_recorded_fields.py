@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.recordings import HEADER, SHAPES, clip_line, complete, per_tensor_l
 
 from unified_clip.compare.recordings import compare
 from unified_clip.recorder.samples import positions
+from unified_clip.recorder.steps import count_changed
 from unified_clip.recording import recorded_run, runs
 from unified_clip.recording.lines import READABLE
 from unified_clip.recording.recorded_run import (
@@ -77,6 +79,12 @@ def test_the_lines_have_all_fields() -> None:
     for table, line in tables:
         assert {*table.model_fields} - {*line} <= OF_A_LINE
     assert {*SETTINGS} == {*recorded_run.SETTINGS}
+
+
+def test_a_gradient_that_stays_nan_is_not_changed() -> None:
+    tensors = {"a": {"sample": [math.nan, 1.0]}}
+    assert count_changed(tensors, {"a": [math.nan, 1.0, math.nan]}) == 0
+    assert count_changed(tensors, {"a": [2.0, 1.0, math.nan]}) == 1
 
 
 @pytest.mark.parametrize("max_ulp", [None, 0])

@@ -24,3 +24,8 @@ class Trainer:
         show(self.clip)  # value 3.0: constant at lib.py:20, only caller at main.py:10
         show(self.norm_type)  # value 2: constant at lib.py:21, default of parameter __init__(norm_type=)
         show(scale)  # value 2.0: default of parameter step(scale=)
+
+
+def partly(clip=3.0, eps=2.0):
+    show(clip)  # unknown: Calls pass different values for clip: main.py:12 and main.py:13.
+    show(eps)  # value 2.0: only caller at main.py:13, default of parameter partly(eps=)
