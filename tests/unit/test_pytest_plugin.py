@@ -34,11 +34,18 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 @pytest.mark.parametrize("place", ["option", "file"])
-def test_names_of_frameworks_may_have_spaces(inner: pytest.Pytester, place: str) -> None:
-    inner.makepyfile("def test_it(clip_parity): assert clip_parity.keywords['frameworks'] == ['numpy', 'torch']")
-    if place == "file":
-        inner.makeini("[pytest]\nclip_frameworks = numpy, torch")
-    options = ["--clip-frameworks", "numpy, torch,"] if place == "option" else []
+def test_an_option_replaces_what_the_file_says_and_both_may_have_spaces(inner: pytest.Pytester, place: str) -> None:
+    inner.makepyfile(
+        """
+    def test_it(clip_parity, pytestconfig):
+        python = pytestconfig.rootpath / "bin/python"
+        assert clip_parity.keywords["frameworks"] == ["numpy", "torch"]
+        assert clip_parity.keywords["interpreters"] == {"torch": python}
+    """
+    )
+    names, python = ("numpy, torch", "bin/python") if place == "file" else ("jax", "other/python")
+    inner.makeini(f"[pytest]\nclip_frameworks = {names}\nclip_interpreters = torch = {python}")
+    options = ["--clip-frameworks", "numpy, torch,", "--clip-interpreter", "torch = bin/python"] * (place == "option")
     inner.runpytest_subprocess(*options).assert_outcomes(passed=1)
 
 
@@ -80,10 +87,14 @@ def test_a_run_is_checked(inner: pytest.Pytester) -> None:
         with check_run("clip.toml"):
             if threshold:
                 unified_clip.clip_by_global_norm([np.array([3.0, 4.0])], threshold)
+
+    def test_another_eps(check_run):
+        with check_run("clip.toml", nearest=True):
+            unified_clip.clip_grad_norm_([np.array([3.0, 4.0])], 1.0)
     """
     )
     result = inner.runpytest_subprocess()
-    result.assert_outcomes(passed=1, failed=2)
+    result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["E*test_it.py:9:1 drift clip_by_global_norm", "E*threshold: 5; wanted: 1"])
     result.stdout.fnmatch_lines(["E*run.jsonl:1:1 unknown run.jsonl"])
 

@@ -65,6 +65,7 @@ def test_differences_are_measured_relative_to_the_largest_element_of_their_gradi
     """Sums that cancel can differ by many ULP, although they agree up to rounding."""
     a, b = [f32(1, 1e-6), f32(0)], [f32(1.000001, 1.5e-6), f32(0)]
     assert_gradients_equal(a, b, rtol=1e-5)
+    assert_gradients_equal(a, b, 8, rtol=6e-7)  # the first element is within max_ulp, and the second within rtol
     assert (
         failures(a, b, rtol=5e-7)[0] == "gradient 0: 1 of 2 elements differ by more than 5e-07 of the largest element"
     )
@@ -104,6 +105,7 @@ def test_nan_equals_nan_and_nothing_else_and_the_zeros_are_1_ulp_apart() -> None
     other_nan = np.array([0x7FC00001], np.uint32).view(np.float32)
     assert_gradients_equal([f32(math.nan)], [other_nan])
     assert failures([f32(math.nan)], [f32(1)], 1e300)[1].endswith("a is nan, b is 1.0 (0x1p+0), only one is NaN")
+    assert failures([f32(1)], [f32(math.nan)], 1e300)
     assert failures([f32(0.0)], [f32(-0.0)])[1].endswith("a is 0.0 (0x0p+0), b is -0.0 (-0x0p+0), 1 ulp apart")
     assert_gradients_equal([f32(0.0)], [f32(-0.0)], max_ulp=1)
 

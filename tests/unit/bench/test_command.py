@@ -16,9 +16,8 @@ import pytest
 from support.bench import DATA, check_schema
 
 from unified_clip import cli
-from unified_clip.bench import run
-
-pytestmark = pytest.mark.nightly
+from unified_clip.bench import gradients, report, run
+from unified_clip.tensors.types import UnreadableError
 
 
 def bench(out: Path, *more: str, frameworks: str = "numpy") -> int:
@@ -26,6 +25,7 @@ def bench(out: Path, *more: str, frameworks: str = "numpy") -> int:
     return cli.main(["bench", *arguments, "--out", str(out), *more])
 
 
+@pytest.mark.nightly
 def test_the_command_measures_writes_and_shows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert bench(tmp_path / "out", "--threads", "1") == 0
     data = json.loads((tmp_path / "out/bench.json").read_text(encoding="utf-8"))
@@ -71,6 +71,15 @@ def test_the_command_refuses_what_there_is_not(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_tensor_without_elements_is_not_measured(tmp_path: Path) -> None:
+    np.savez(tmp_path / "model.npz", scale=np.float32(1), empty=np.zeros((0, 3)))
+    assert gradients.shapes_in(tmp_path / "model.npz") == [()]
+    np.savez(tmp_path / "empty.npz", empty=np.zeros((0, 3)))
+    with pytest.raises(UnreadableError, match=r"empty\.npz"):
+        gradients.shapes_in(tmp_path / "empty.npz")
+
+
+@pytest.mark.nightly
 def test_a_file_is_measured_with_the_shapes_of_its_tensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +105,7 @@ def without(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(run, "command", lambda name: dying if name == "torch" else right(name))
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_is_reported_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +119,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(
     assert "torch: the benchmark process ended: signal 6" in capfd.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_framework_that_is_not_installed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +140,7 @@ def test_the_exit_status_says_whether_all_was_measured(
 ) -> None:
     """A framework that is not installed must be measured only if the user named it."""
     monkeypatch.setattr(run, "run", lambda options, progress: DATA | {"limits": []} | change)
+    monkeypatch.setattr(report, "write", lambda data, out: None)
     assert cli.main(["bench", "--out", str(tmp_path)]) == status
 
 
@@ -146,6 +158,7 @@ sys.exit(cli.main(["bench", "--frameworks", "numpy", "--out", "out"]))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 def test_ctrl_c_ends_a_run_whose_worker_prints_nothing(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HANGS], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:

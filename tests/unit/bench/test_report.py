@@ -12,7 +12,6 @@ from support.bench import DATA, check_schema
 from unified_clip.bench import lists, report
 from unified_clip.bench.options import DTYPES_OF, Options
 
-pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[3]
 
 
@@ -36,6 +35,7 @@ def test_a_busy_machine_is_reported(load: float, is_busy: bool) -> None:
     assert all(f"2 of 4 processors, and other processes had a load average of {load}" in each for each in problems)
 
 
+@pytest.mark.nightly
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
     written = []
     for name in ("first", "second"):
@@ -50,6 +50,7 @@ def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
         assert ElementTree.fromstring(content).tag.endswith("svg")
 
 
+@pytest.mark.nightly
 def test_the_committed_results_can_be_plotted(tmp_path: Path) -> None:
     data = json.loads((ROOT / "benchmarks/results/bench.json").read_text(encoding="utf-8"))
     assert any(each["what"] == "clipped, in a graph" for each in data["results"])

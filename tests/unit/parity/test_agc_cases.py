@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support.parity.cases import case, dense
 
 from unified_clip.parity.call_outcome import CallOutcome
@@ -23,6 +24,12 @@ def test_each_unit_is_limited_by_its_parameter() -> None:
 
 
 AGC = case([dense([0.1, 0.7]), dense([0.1, 0.1])], UNIT, rule="agc")
+
+
+@pytest.mark.parametrize(("shape", "count"), [((1, 2), 1), ((2, 3), 3), ((2, 3, 4), 12), ((2, 3, 4, 5), 5)])
+def test_a_unit_of_optax_spans_the_first_axis_or_the_first_three_of_four(shape: tuple[int, ...], count: int) -> None:
+    """As in `optax.adaptive_grad_clip`. A vector is one unit."""
+    assert len([*oracle.units(shape, "optax")]) == count
 
 
 def judge(gradients: list[Dense | None], path: str = "device") -> str:

@@ -20,6 +20,8 @@ from support.parity.runs import (
 )
 
 from unified_clip import cli
+from unified_clip.parity import run_suite
+from unified_clip.parity.call_outcome import Failure
 from unified_clip.parity.modes import HOST, NATIVE
 from unified_clip.parity.report import terminal
 from unified_clip.parity.suite import load, select
@@ -97,6 +99,16 @@ def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
     verdict = "known: numbers differ" if status == 0 else "different: numbers differ by 50 %"
     assert native.startswith(f"torch.get_total_norm: {verdict}")
     assert native.endswith(": listed as 'it is half as large again'")
+
+
+def test_an_entry_is_not_stale_if_a_case_that_may_show_its_difference_has_crashed(tmp_path: Path) -> None:
+    def crashes(framework: str, mode: str, case: Any, outcome: Any) -> Any:
+        return Failure("crashed", "") if mode == NATIVE and case.name == NORM_OFF else outcome
+
+    read = load.read(suite(tmp_path, CASES, KNOWN.format(size=0.5), frameworks=FRAMEWORKS))
+    for change, count in ((unchanged_outcome, 1), (crashes, 0)):
+        with fake_workers(change):
+            assert len(run_suite.run(read).known) == count
 
 
 def test_the_command_names_a_suite_elsewhere_and_quotes_every_name() -> None:

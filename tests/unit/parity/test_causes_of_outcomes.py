@@ -244,6 +244,10 @@ ROWS: dict[str, tuple[Case, CallOutcome | Mistake, str, str]] = {
         VALUE, CallOutcome(None, exact_outcome(named_case("clip_grad_value_", clip_value=0.02)).gradients),
         "another threshold", "-0.02 and 0.02 instead of -0.01 and 0.01",
     ),
+    "bounds beside NaN": (
+        named_case("clip_grad_value_", [dense([NAN, -3.0, 3.0])], clip_value=1.0), got(None, [NAN, -2.0, 2.0]),
+        "another threshold", "-2 and 2 instead of -1 and 1",
+    ),
     "bounds of whole numbers": (
         named_case("clip_by_value", [Dense("int64", np.array([-5, 1]))], clip_value_min=-2, clip_value_max=2),
         CallOutcome(None, [Dense("int64", np.array([-3, 1]))]), "another threshold", "-3 and 1 instead of -2 and 2",

@@ -60,6 +60,8 @@ def test_inf_and_nan_are_measured_separately_from_finite_numbers() -> None:
     }
     assert all(each.not_finite == where for where, each in deviations.items())
     assert [each.finite_size for each in deviations.values()] == [0.0, 1.0, 0.0, 0.2]
+    equal = [[np.array([inf, nan, 1.0])] for _ in range(2)]
+    assert measure.measured_difference(*equal, inputs=[]) == measure.MeasuredDifference()
 
 
 def test_the_distance_of_a_gradient_is_relative_to_that_gradient() -> None:

@@ -153,6 +153,14 @@ def test_a_function_must_return_the_container_that_it_got(tmp_path: Path) -> Non
         assert faults == ["", "" if expected == "list" else f"returned a list instead of a {expected}"]
 
 
+def test_a_function_may_return_its_dict_in_another_order(tmp_path: Path) -> None:
+    """JAX sorts dicts by their keys."""
+    clip_case = case([*WORKED], "clip_by_global_norm", call_form={"container": "dict"}, clip_norm=0.5)
+    body = "return {key: grads[key] * 1 for key in reversed(grads)}, 1.0"
+    gradients = call_with_tensors(tmp_path, body, clip_case, "")[1]["gradients"]
+    assert [each.values().tolist() for each in gradients if each] == [[3.0, 4.0], [1.0, 2.0]]
+
+
 def test_a_function_must_raise_the_expected_error_before_it_changes_gradients(tmp_path: Path) -> None:
     clip_case = case([*WORKED], "clip_grad_norm_", max_norm=0.5, raises="ArithmeticError")
     assert kind_of_call(tmp_path, "raise OverflowError", clip_case) == ""

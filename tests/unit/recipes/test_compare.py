@@ -312,6 +312,18 @@ def test_a_planted_difference_is_the_only_finding(
     check(tmp_path, optimizer, [PLANTED[name]], how, is_swapped=is_swapped)
 
 
+def test_a_parameter_that_only_the_new_run_clips_is_the_only_finding(tmp_path: Path) -> None:
+    check(tmp_path, "SGD", [PLANTED["excluded"]], "as it is", is_swapped=True)
+
+
+@pytest.mark.parametrize(("scales", "word"), [((1.0, 4.0), "Divide"), ((4.0, 1.0), "Multiply")])
+def test_the_advice_gives_the_second_run_the_gradients_of_the_first(
+    tmp_path: Path, scales: tuple[float, float], word: str
+) -> None:
+    (found,) = compared(tmp_path, *(Training(scale=each) for each in scales)).findings
+    assert word in found.fix
+
+
 # -- two planted differences
 
 CLIP_SLOTS = {"threshold", "eps", "rule", "excluded", "times", "place", "norm type", "norm"}
@@ -468,23 +480,28 @@ def test_an_eps_of_the_clip_hides_no_later_difference(tmp_path: Path, optimizer:
     assert [(each.step, each.kind) for each in both.findings[1:]] == [(4, "other data or loss")]
 
 
+def different_settings(folder: Path, *steps: dict[str, Any]) -> list[str]:
+    """Compare the recorded settings of two runs, whose optimizer steps have these fields."""
+    runs = []
+    for number, step in enumerate(steps):
+        lines = ({**line, **step} if "settings" in line else line for line in run_lines(Training()))
+        runs.append(Run(read(write_recording(folder / f"{number}.jsonl", lines))))
+    recorded = [each.recorded.optimizer_steps for each in runs]
+    return [each.field for each in compare_settings(*runs, *recorded, [None, None])]
+
+
 def test_the_recorded_decays_of_groups_have_no_order(tmp_path: Path) -> None:
     """Keras and Paddle record each decay once."""
-    runs = []
-    for name, decays in (("a", [0.0, 0.3]), ("b", [0.3, 0.0, 0.3]), ("c", [0.3, 0.3])):
-        lines = [*run_lines(Training(optimizer=OPTIMIZERS["AdamW"]))]
-        for line in lines:
-            if "settings" in line:
-                line["settings"]["weight_decay"] = decays
-        runs.append(Run(read(write_recording(tmp_path / f"{name}.jsonl", lines))))
+    first, second, third = ({"settings": {"weight_decay": each}} for each in ([0.0, 0.3], [0.3, 0.0, 0.3], [0.3, 0.3]))
+    assert different_settings(tmp_path, first, second) == []
+    assert different_settings(tmp_path, first, third) == ["weight_decay"]
 
-    def fields(*pair: Run) -> list[str]:
-        steps = [each.recorded.optimizer_steps for each in pair]
-        return [each.field for each in compare_settings(*pair, *steps, [None, None])]
 
-    first, second, third = runs
-    assert fields(first, second) == []
-    assert fields(first, third) == ["weight_decay"]
+@pytest.mark.parametrize("dampening", [0.0, 0.9])
+def test_the_sgd_of_other_libraries_has_no_dampening(tmp_path: Path, dampening: float) -> None:
+    pair = [{"settings": {"dampening": dampening}}, {"settings": {}, "optimizer": "keras.optimizers.SGD"}]
+    for each in (pair, pair[::-1]):
+        assert different_settings(tmp_path, *each) == ["dampening"] * bool(dampening)
 
 
 @pytest.mark.parametrize(("drop", "is_swapped"), [(5, False), (7, False), (7, True)])

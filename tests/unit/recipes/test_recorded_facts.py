@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,13 @@ def rows(line: Line) -> Line:
     return {"passed_norm": norm, "stored_norm": norm, "coef": line["threshold"] / (norm + line["eps"])}
 
 
-def overflow(lines: Lines) -> Lines:
-    """A loss scaler skips step 3, because its gradients are infinite."""
+def overflow(lines: Lines, skipped: Sequence[int] = (3,)) -> Lines:
+    """A loss scaler skips a step, because its gradients are infinite."""
     found = []
     for line in lines:
-        if line["step"] == 3 and is_step(line):
+        if line["step"] in skipped and is_step(line):
             continue
-        if line["step"] == 3:
+        if line["step"] in skipped:
             gradients = {name: {**each, "norm": "inf"} for name, each in line["parameters"].items()}
             line = {**line, "norm": "inf", "coef": 0.0, "parameters": gradients, "inf": 1}
         found.append(line)
@@ -104,26 +104,33 @@ FACTS: list[tuple[str, Training, Callable[[Lines], Lines], tuple[int, str, str, 
         (1, "squared rows", "squares of", "the sum of the rows", "each row"),
     ),
     ("a step that a loss scaler skips", TRAINING, overflow, (3, "skipped step", "step", "made", "skipped")),
+    (
+        "two steps that a loss scaler skips", TRAINING, lambda lines: overflow(lines, (3, 4)),
+        (3, "skipped step", "step", "made", "skipped"),
+    ),
+    (
+        "a step without a clip, where each step has hooks", TRAINING,
+        lambda lines: with_steps(hooks=4)([line for line in lines if is_step(line) or line["step"] != 3]),
+        (3, "left-out clip", "clip", "clipped", "not clipped"),
+    ),
     ("gradients that are 0", TRAINING, zero, (2, "other gradients", "gradients before the clip", "not 0", "0")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("is_swapped", [False, True])
 @pytest.mark.parametrize(
     ("training", "edit", "expected"), [each[1:] for each in FACTS], ids=[each[0] for each in FACTS]
 )
-def test_a_recorded_fact_is_found(
+def test_a_recorded_fact_is_the_first_finding(
     tmp_path: Path,
     training: Training,
     edit: Callable[[Lines], Lines],
     expected: tuple[int, str, str, object, object],
-    is_swapped: bool,
 ) -> None:
     runs = [list(run_lines(TRAINING)), edit(list(run_lines(training)))]
-    comparison = write_and_compare(tmp_path, *(reversed(runs) if is_swapped else runs), max_ulp=None)
-    step, kind, field, old, new = expected
-    values = (new, old) if is_swapped else (old, new)
-    assert (step, kind, field, *values) in [each[:5] for each in comparison.findings]
+    *what, old, new = expected
+    for pair, values in ((runs, (old, new)), (runs[::-1], (new, old))):
+        first, *_ = write_and_compare(tmp_path, *pair, max_ulp=None).findings
+        assert first[:5] == (*what, *values)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recordings import clip_line, write_and_compare, write_recording
+from support.recordings import cause_kinds, clip_line, write_and_compare, write_recording
 
 from unified_clip import cli
 from unified_clip.compare import recordings as compare
@@ -65,6 +65,15 @@ def test_a_map_pairs_parameters_in_either_direction(
     assert json.loads(capsys.readouterr().out)["parameters"] == {"x": "q", "y": "p"}
 
 
+def test_a_map_may_name_a_parameter_that_no_call_clips(tmp_path: Path) -> None:
+    runs = [
+        [clip_line(1, {clipped: 3.0}), {"step": 1, "optimizer": "torch.optim.SGD", "instance": 1, "parameters": both}]
+        for clipped, *both in (("x", "x", "y"), ("p", "p", "q"))
+    ]
+    comparison = write_and_compare(tmp_path, *runs, names={"y": "q"})
+    assert [(pair.old, pair.new) for pair in comparison.recipes.pairs] == [(("x",), ("p",)), (("y",), ("q",))]
+
+
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [({"none": "p"}, "none"), ({"x": "p", "q": "y"}, "q"), ({"x": "none"}, "none")],
@@ -87,6 +96,9 @@ def test_a_recording_of_a_failed_command_is_named(tmp_path: Path, status: int | 
     """Ctrl-C may end a recording on purpose."""
     path = write_recording(tmp_path / "a.jsonl", [clip_line(1)], exit_status=status)
     assert sentences.report_lines(compare.compare(path, path))[1] == f"{path}: 1 call.{words}"
+    longer = write_recording(tmp_path / "b.jsonl", [clip_line(1), clip_line(2)])
+    kinds = [] if status in (-2, 130) else ["one run is shorter"]
+    assert all(cause_kinds(compare.compare(*runs)) == kinds for runs in ((path, longer), (longer, path)))
 
 
 def test_the_command_rejects_missing_files_and_invalid_options(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recordings import HEADER, SHAPES, clip_line, complete, per_tensor_line, write_recording
+from support.recordings import HEADER, SHAPES, clip_line, complete, per_tensor_line, write_and_compare, write_recording
 
 from unified_clip.compare.recordings import compare
 from unified_clip.recorder.samples import positions
@@ -93,6 +93,12 @@ def test_a_recording_with_all_fields_follows_its_own_recipe(tmp_path: Path, max_
     """Version 1 has no lines for optimizer steps, and version 2 has no samples."""
     path = write_recording(tmp_path / "run.jsonl", recorded_lines(), schema=schema)
     assert compare(path, path, max_ulp=max_ulp).exit_code == 0
+
+
+def test_a_loss_may_differ_by_rounding_after_a_step_with_equal_losses(tmp_path: Path) -> None:
+    lines = [*recorded_lines(), *({"step": step, "logged": {"my_loss": 1.0}} for step in (1, 2))]
+    rounded = [*lines[:-1], {"step": 2, "logged": {"my_loss": 1.0 + 2.0**-23}}]
+    assert not write_and_compare(tmp_path, lines, rounded, max_ulp=None).findings
 
 
 def test_nan_losses_and_learning_rates_are_differences(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def test_a_step_agrees_with_itself_at_every_stage(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize("steps", [STEPS, 1])
 def test_batches_may_differ_in_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int) -> None:
     sizes = [4] * (STEPS - 1) + [3]
-    batches = {f"{n}/{name}": each[n - 1][:size] for n, size in enumerate(sizes, 1) for name, each in BATCHES.items()}
+    last_first = reversed([*enumerate(sizes, 1)])
+    batches = {f"{n}/{name}": each[n - 1][:size] for n, size in last_first for name, each in BATCHES.items()}
     np.savez(tmp_path / "uneven.npz", **batches)
     options = ["--batches", str(tmp_path / "uneven.npz"), "--steps", str(steps)]
     data = verify_as_json(tmp_path, capsys, GLOBAL, GLOBAL, *options)

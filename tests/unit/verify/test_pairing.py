@@ -52,9 +52,10 @@ def test_gradients_that_are_not_yielded_are_the_results_of_the_clip_calls(
     assert largest_ulps(data, "tensors") == 0
 
 
-def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    once = GLOBAL.replace("        yield weights", "    return weights")
-    data = verify_as_json(tmp_path, capsys, once, GLOBAL)
+@pytest.mark.parametrize("script", [GLOBAL, PER_TENSOR])
+def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str) -> None:
+    """Its calls of a step, one or several, belong to this step."""
+    data = verify_as_json(tmp_path, capsys, script.replace("        yield weights", "    return weights"), script)
     assert data["same"]
     assert [step["norm"]["ulps"] for step in data["steps"]] == [0] * STEPS
     assert [step["update"] is None for step in data["steps"]] == [True] * (STEPS - 1) + [False]

@@ -187,6 +187,12 @@ def test_distances_are_in_ulp_of_float64_if_both_sides_are_in_float64(dtypes: Se
     assert step_pairing.tensor_distance(one, one + size, 1.0, ulp).ulps == 1
 
 
+def test_nan_on_one_side_is_no_rounding() -> None:
+    one, nan = (recording_of(StepOutput({"w": dense(1.0)}, {"w": dense(each)}, None)) for each in (1.0, math.nan))
+    pairing = step_pairing.StepPairing(one, nan, {}, {})
+    assert pairing.distance(list(pairing.gradients(1)), {}) == math.inf
+
+
 # -- what is printed
 
 

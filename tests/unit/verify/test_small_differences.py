@@ -58,8 +58,13 @@ TINY = ADAM.replace("grads, _ = uc", "grads['bias'] = grads['bias'] * np.float32
 """Adam, where one element of a gradient is tiny. Tests replace OFF and RATE."""
 
 
-def test_rounding_that_adam_amplifies_is_named_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = (TINY.replace("OFF", each).replace("RATE", "0.01") for each in ("0", "np.float32([3e-9, 0])"))
+@pytest.mark.parametrize("steps", ["", " * (t == 1)"])
+def test_rounding_that_adam_amplifies_is_named_rounding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: str
+) -> None:
+    """Adam keeps the difference of an earlier step."""
+    off = f"np.float32([3e-9, 0]){steps}"
+    old, new = (TINY.replace("OFF", each).replace("RATE", "0.01") for each in ("0", off))
     data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert largest_ulps(data, "update") > 400
     assert cause_kinds(data) == ["rounding"]

@@ -60,6 +60,13 @@ def test_a_tensor_that_only_one_step_yields_is_rejected(
     assert says in capsys.readouterr().err
 
 
+def test_a_parameter_that_only_the_new_step_yields_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_verify(tmp_path, GLOBAL, script_that_yields("{**weights, 'extra': np.ones(3)}")) == 2
+    assert "'extra'" in capsys.readouterr().err
+
+
 def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     without_bias = script_that_yields("{'weight': weights['weight']}")
     assert run_verify(tmp_path, without_bias, without_bias) == 2
