@@ -55,6 +55,10 @@ class ClipFunction:
     tensor: str = ""
 
     @property
+    def has_lines_for_all(self) -> bool:
+        return any("{namespace}" in line for line in self.lines)
+
+    @property
     def clipped(self) -> str:
         """The name of the argument with the tensors to clip."""
         return self.tensor or self.parameters[0]

@@ -56,15 +56,16 @@ def suggested_lines(module: Module, clip: FoundClip, target: Target, gradients: 
     if target == "torch" and (clip.arguments.passed.keys() - _expressed(clip) or other_variable(gradients, clip)):
         return _same_call(module, clip)
     limits = ", ".join(module.code(value) for value in values if value is not None) or "threshold"
+    if clip.function.lines and (target != "torch" or clip.function.has_lines_for_all):
+        passed = {name: clip.arguments.value(name) for name in clip.function.parameters}
+        passed |= dict(zip(clip.function.limits, values, strict=True))
+        codes = {name: module.code(value) if value is not None else name for name, value in passed.items()}
+        namespace = "torch" if target == "torch" else clip.function.framework
+        return [line.format(**codes, limits=limits, namespace=namespace) for line in clip.function.lines]
     if target == "torch":
         factor = loss_scale_of(module, clip)
         advice = f"# unscale the gradients before the clip, and do not multiply the threshold by {factor}"
         return [*([advice] if factor else []), *(_attached(module, clip) or _in_pytorch(module, clip, limits))]
-    if clip.function.lines:
-        passed = {name: clip.arguments.value(name) for name in clip.function.parameters}
-        passed |= dict(zip(clip.function.limits, values, strict=True))
-        codes = {name: module.code(value) if value is not None else name for name, value in passed.items()}
-        return [line.format(**codes) for line in clip.function.lines]
     if clip.function.framework == "optax":
         is_late = _in_optax(module, clip)[0] == NOT_FIRST
         return [*([CLIPS_UPDATES] if is_late else []), "import unified_clip", f"{_config(module, clip)}.as_optax()"]
