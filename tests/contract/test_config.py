@@ -458,6 +458,9 @@ def test_details_name_the_largest_gradients(kit: Kit, in_place: bool) -> None:
     norms = clip.last.parameters
     assert list(norms) == ["decoder.weight", "encoder.bias", "encoder.weight"]
     assert [round(norm, 4) for norm in norms.values()] == [50.01, 7.0, 5.0]
+    clip = ClipConfig(rule="global_norm", threshold=1.0, norm_type=1).clipper(details=True)
+    clipped_gradients(kit, clip, tensors(kit), in_place)
+    assert clip.last.parameters["encoder.weight"] == 7.0  # 3 + 4
 
 
 def test_a_recording_has_a_clip_event_for_each_group(kit: Kit, tmp_path: Path) -> None:

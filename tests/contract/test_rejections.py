@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,17 @@ def test_thresholds_that_are_tensors(kit: Kit) -> None:
         with pytest.raises(ValueError, match=message):
             kit.namespace.clip_grad_norm_(gradients.holders, kit.tensor(values))
         gradients.check()
+
+
+@pytest.mark.parametrize("check", [{"check_numel": 2}, {"check_numel": True}, {"check_replicas": True}])
+def test_checks_of_ranks_are_no_checks_of_one_process(kit: Kit, check: dict[str, Any]) -> None:
+    """Plain tensors of one process: nothing says which ranks to ask."""
+    for call in (
+        kit.namespace.get_total_norm,
+        lambda grads, **keywords: kit.namespace.clip_by_global_norm(grads, 1.0, **keywords),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            call([kit.tensor([3.0, 4.0])], **check)
 
 
 @pytest.mark.parametrize("norm", [-1, -math.inf, np.float32(-2)])

@@ -254,20 +254,10 @@ def test_unreduced_arrays_on_explicit_axes_are_rejected(clip: Callable[[list[Any
          "process_group contains 'z', but this call is not inside shard_map. Pass the names of the axes over"),
         (lambda g: uc.get_total_norm(g, process_group="z"), ValueError,
          "process_group contains 'z', but this call is not inside shard_map"),
-        (lambda g: jax.jit(lambda g: uc.get_total_norm(g, ownership="distinct"))(g), TypeError,
-         "ownership, check_numel and check_replicas are not supported in traced code"),
         (lambda g: uc.get_total_norm(g, process_group=3), TypeError,
          "process_group is 3. Pass the name of a mesh axis, a tuple of such names, None, or 'auto'"),
-        (lambda g: uc.get_total_norm(g, process_group=[0]), TypeError,
-         "process_group, ownership, check_numel and check_replicas are for distributed gradients"),
-        (lambda g: jax.jit(lambda g: uc.get_total_norm(g, process_group=[0]))(g), TypeError,
-         r"process_group is \[0\], which is not supported in traced code. Pass axis names of shard_map"),
-        (lambda g: uc.get_total_norm(g, check_numel=True), TypeError,
-         "process_group, ownership, check_numel and check_replicas are for distributed gradients"),
     ],
 )  # fmt: skip
-def test_invalid_process_groups_and_ownership_are_rejected(
-    call: Callable[[Any], Any], error: type[Exception], message: str
-) -> None:
+def test_invalid_process_groups_are_rejected(call: Callable[[Any], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call([jnp.ones(2)])

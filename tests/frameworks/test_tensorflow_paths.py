@@ -176,6 +176,15 @@ def test_weights_are_no_gradients(kind: Any) -> None:
     uc.clip_grad_norm_(frozen.kernel, 1.0)
 
 
+def test_the_variable_of_a_pair_without_a_gradient_is_no_gradient() -> None:
+    variable = tf.Variable([9.0])
+    for pair in ((None, variable), (variable, None)):
+        pairs = [(tf.constant([3.0, 4.0]), tf.Variable([1.0, 2.0])), pair]
+        assert uc.clip_by_global_norm(pairs, 1.0)[1] == 5.0
+        assert uc.clip_grad_norm_(pairs, 1.0) == 5.0
+        assert [each is None or each is variable for each in pairs[1]] == [True, True]
+
+
 def test_pairs_of_classes_in_either_order() -> None:
     for variable in (tf.Variable(GRADIENT, name="w"), keras.Variable(GRADIENT, name="w")):
         gradient = tf.constant(GRADIENT)
