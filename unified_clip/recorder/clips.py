@@ -278,19 +278,20 @@ def _parameter(name: str, row: Row, dtype: str) -> dict[str, Any]:
 def _is_outside(rows: Sequence[Row], low: float, high: float) -> bool | None:
     known = [each for each in rows if each.extremes is not None and not any(map(math.isnan, each.extremes))]
     for each in known:
-        a, b = (_rounded_bound(bound, each.dtype) for bound in (low, high))
+        a, b = (rounded_bound(bound, each.dtype) for bound in (low, high))
         if min(each.extremes or ()) < a or max(each.extremes or ()) > b:
             return True
     return False if len(known) == len(rows) else None
 
 
-def _rounded_bound(number: float, dtype: str) -> float:
+def rounded_bound(number: float, dtype: str) -> float:
     """A framework compares the elements with the bound in their dtype."""
-    if dtype == "bfloat16":
-        bits = int(np.float32(number).view(np.uint32))
-        nearest = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000  # ties to even
-        return float(np.uint32(nearest).view(np.float32))
-    return float(np.dtype(dtype).type(number)) if dtype in ("float16", "float32") else number
+    with np.errstate(over="ignore"):  # a bound above the largest number clips nothing
+        if dtype == "bfloat16":
+            bits = int(np.float32(number).view(np.uint32))
+            nearest = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000  # ties to even
+            return float(np.uint32(nearest).view(np.float32))
+        return float(np.dtype(dtype).type(number)) if dtype in ("float16", "float32") else number
 
 
 def record_around(

@@ -8,10 +8,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 from support.recordings import HEADER, SHAPES, clip_line, complete, per_tensor_line, write_and_compare, write_recording
 
 from unified_clip.compare.recordings import compare
+from unified_clip.recorder.clips import rounded_bound
 from unified_clip.recorder.samples import positions
 from unified_clip.recorder.steps import count_changed
 from unified_clip.recording import recorded_run, runs
@@ -79,6 +82,14 @@ def test_the_lines_have_all_fields() -> None:
     for table, line in tables:
         assert {*table.model_fields} - {*line} <= OF_A_LINE
     assert {*SETTINGS} == {*recorded_run.SETTINGS}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_bound_is_rounded_to_the_dtype_of_the_gradient(dtype: str) -> None:
+    numbers = [0.3, 1 + 2.0**-8, 1 + 3 * 2.0**-8, -0.0, 1e300, -math.inf]  # with ties of bfloat16
+    with np.errstate(over="ignore"):
+        expected = np.array(numbers, np.float32).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    assert [rounded_bound(number, dtype) for number in numbers] == expected.astype(float).tolist()
 
 
 def test_a_gradient_that_stays_nan_is_not_changed() -> None:
