@@ -251,7 +251,7 @@ def test_unreduced_arrays_on_explicit_axes_are_rejected(clip: Callable[[list[Any
     ("call", "error", "message"),
     [
         (lambda g: jax.jit(lambda g: uc.get_total_norm(g, process_group="z"))(g), ValueError,
-         "process_group contains 'z', but this call is not inside shard_map. Pass the names of the axes over"),
+         "process_group contains 'z', but this call is not inside shard_map. Leave it out"),
         (lambda g: uc.get_total_norm(g, process_group="z"), ValueError,
          "process_group contains 'z', but this call is not inside shard_map"),
         (lambda g: uc.get_total_norm(g, process_group=3), TypeError,

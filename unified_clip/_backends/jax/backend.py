@@ -48,10 +48,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     donates = True
     takes_capsules = True
 
-    routes = (
-        host.ROUTE,
-        Route("device", always, _device_path),
-    )
+    routes = (host.ROUTE, Route("device", always, _device_path))
 
     def kernels_in_graphs(self) -> bool:
         return host.kernels_in_graphs() and kernel_custom_call.register()
@@ -147,11 +144,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
                 "ownership, check_numel and check_replicas are not supported on JAX. Leave these arguments out: the "
                 "array types show how gradients are sharded"
             )
-        if self._axes and not self.in_graph([leaf.tensor for leaf in gradients]):
-            raise ValueError(
-                f"process_group contains {', '.join(map(repr, self._axes))}, but this call is not inside "
-                "shard_map. Leave process_group out: unified_clip reads the shardings of the arrays"
-            )
+        mesh_axes.check_declared(self._axes or ())
 
     def has_ranks(self) -> bool:
         return False

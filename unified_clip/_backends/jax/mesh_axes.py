@@ -26,16 +26,18 @@ def declared_axes(process_group: Any) -> Axes:
     return tuple(axes)
 
 
-def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
-    """`declared` is None if the caller does not pass process_group."""
+def check_declared(axes: Axes) -> None:
     manual = sorted(_manual_axes())
-    if unknown := [axis for axis in declared or () if axis not in manual]:
+    if unknown := [axis for axis in axes if axis not in manual]:
         listed = ", ".join(map(repr, manual))
         problem = f"the axes of shard_map are {listed}" if manual else "this call is not inside shard_map"
-        raise ValueError(
-            f"process_group contains {', '.join(map(repr, unknown))}, but {problem}. Pass the names of the axes over "
-            "which the gradients are sharded"
-        )
+        remedy = "Pass the names of the axes over which the gradients are sharded" if manual else "Leave it out"
+        raise ValueError(f"process_group contains {', '.join(map(repr, unknown))}, but {problem}. {remedy}")
+
+
+def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
+    """`declared` is None if the caller does not pass process_group. `check_declared` has accepted its axes."""
+    manual = sorted(_manual_axes())
     if not manual:
         return ()
     if not _are_tracked(manual):
