@@ -10,6 +10,7 @@ All norms are computed before any gradient changes.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -45,33 +46,33 @@ class StepThreshold(NamedTuple):
     compute: Callable[[Scalars], Scalar]
 
 
-class AdaptiveThreshold:
+class AdaptiveThreshold(ABC):
     """A threshold that depends on the norms of this step and earlier steps."""
 
     __slots__ = ("limit",)
 
     limit: Scalar | StepThreshold
 
-    def advance(self, xp: Scalars, norm: Scalar) -> tuple[Scalar, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def advance(self, xp: Scalars, norm: Scalar) -> tuple[Scalar, Any]: ...
 
+    @abstractmethod
     def describe(self) -> str:
         """Return a text that must be equal on all ranks."""
-        raise NotImplementedError
 
 
-class OwnThresholds:
+class OwnThresholds(ABC):
     """A separate threshold for each tensor, or for each slice of a tensor."""
 
     __slots__ = ()
 
+    @abstractmethod
     def measure(
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
-    ) -> list[Scale]:
-        raise NotImplementedError
+    ) -> list[Scale]: ...
 
-    def describe(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def describe(self) -> str: ...
 
 
 class ClipRule(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ Arrays = dict[str, np.ndarray]
 Gradients = Mapping[str, Any]
 
 
-class Training:
+class Training(ABC):
     """Weights of 0, an optimizer that subtracts the gradients, or a `stateful` one, and its clip.
 
     clip: The handle. It has `last`, `step`, `rate`, `state_dict` and `load_state_dict`.
@@ -33,23 +34,25 @@ class Training:
     optimizer: Any
     named: dict[str, Any]
 
-    def __init__(self, config: ClipConfig, way: str = "eager", *, names: Any = "own", stateful: bool = False) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __init__(
+        self, config: ClipConfig, way: str = "eager", *, names: Any = "own", stateful: bool = False
+    ) -> None: ...
 
+    @abstractmethod
     def step(self, grads: Gradients) -> Arrays:
         """Set all weights to 0, make a step, and return what it subtracted. A gradient may be None, or missing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Return the state of the optimizer, without that of the clip, and {"weights": the weights}."""
-        raise NotImplementedError
 
+    @abstractmethod
     def save(self) -> Any:
         """Return a checkpoint of the optimizer, for `load`."""
-        raise NotImplementedError
 
-    def load(self, saved: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def load(self, saved: Any) -> None: ...
 
     def load_state(self, state: Any) -> None:
         """Continue from the state of a clip in another framework."""
