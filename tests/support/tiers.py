@@ -8,6 +8,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -98,15 +99,19 @@ def sampled(values: Iterable[Any], every: int) -> list[Any]:
     return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]
 
 
-FEW = {True: 12, False: 3}
-"""{is it a unit test: a test with at most this number of variants keeps them all}."""
+FEW = 12
+"""A test that is in one suite only keeps all of its variants if it has at most this number."""
+
+
+def is_shared(path: Path) -> bool:
+    """Return whether the suites of several frameworks run the tests of this file."""
+    return path.parent.name == "contract" or path.name.startswith("test_each_")
 
 
 def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
     """Mark variants of each test as nightly: the test keeps a third of them, or all if they are few.
 
-    Each suite of a framework keeps other variants, so together they run most variants of a test that they share. A unit
-    test is in one suite only.
+    Each suite of a framework keeps other variants, so together they run most variants of a test that they share.
     """
     variants: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -114,6 +119,6 @@ def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
             variants[item.nodeid.partition("[")[0]].append(item)
     for of_one_test in variants.values():
         of_one_test.sort(key=lambda item: crc32(f"{suite} {item.nodeid}".encode()))
-        few = FEW["unit" in of_one_test[0].path.parts]
+        few = 3 if is_shared(of_one_test[0].path) else FEW
         for item in of_one_test[len(of_one_test) // 3 :] if len(of_one_test) > few else []:
             item.add_marker(pytest.mark.nightly)
