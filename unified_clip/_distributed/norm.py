@@ -153,6 +153,7 @@ class DistributedGradients(Placements):
         )
 
     def presence(self, indices: Sequence[int], measure: Measure) -> list[Compared]:
+        """Return the gradients with copies, to check that their owner rank has them."""
         if self._spec.process_group is None or self._group.size == 1:
             return []
         keys = self.layout_keys

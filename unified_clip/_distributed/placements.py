@@ -132,6 +132,7 @@ class Placements(ABC):
         return "partial" in self.kinds(tensor)
 
     def copies(self) -> list[tuple[Leaf, Tensor]]:
+        """Return (leaf, local tensor) of each plain gradient that `counted` treated as a copy."""
         return [(self._leaves[index], self.values[index]) for index in self._assumed_copies]
 
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
@@ -178,9 +179,15 @@ class Placements(ABC):
         return self._group.ranks[self._group.rank : self._group.rank + 1]
 
     def awaits_sums(self, measures: Measures) -> bool:
+        """Return whether other collectives come before the all-reduce of the norm. During these collectives,
+        a rank cannot send an error to the other ranks."""
         return any(self.is_sharded(tensor) and self.is_partial(tensor) for tensor in self._gradients)
 
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
+        """Return a `NormGroup` for each parameter, in the same order on all ranks.
+
+        If the ranks of a gradient are unknown, raise ValueError. With `known_only`, leave out this gradient instead.
+        """
         index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
         if self._spec.process_group is None:
             self._check_complete(range(len(self._leaves)))
@@ -224,9 +231,11 @@ class Placements(ABC):
         return map(self.layout, self._gradients)
 
     def group(self) -> ProcessGroup:
+        """Return the process group of the all-reduces of norms."""
         return SingleProcess() if self._spec.process_group is None else self._group
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
+        """Return the local tensors that this rank owns. Each element has exactly one owner rank."""
         self.check_patterns()
         for owner in self._spec.owners:
             if hasattr(owner, "check_present"):
@@ -247,6 +256,7 @@ class Placements(ABC):
         return []
 
     def owned_terms(self) -> list[int]:
+        """Return which results of `sum_terms` this rank owns, as list indices."""
         return [at for at, index in enumerate(self._deferred) if self._is_counted[index]]
 
     def owns(self, index: int) -> bool:
