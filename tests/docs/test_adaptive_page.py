@@ -39,6 +39,6 @@ def test_every_block_of_the_page_is_executed() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_the_table_has_every_key_and_its_default(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|.*\| (.*) \|$", PAGE, re.MULTILINE)
-    keys = dict(re.fullmatch(r"`(\w+)` (.*)", key).groups() for key in row.split(", "))  # type: ignore[union-attr]
-    defaults = {key: json.loads(text.replace("none", "null")) for key, text in keys.items()}
+    keys = re.findall(r"`(\w+)` ([^ ,]+)", row)
+    defaults = {key: json.loads(text.replace("none", "null")) for key, text in keys}
     assert defaults == {field.name: field.default for field in fields(RULES[name])}
