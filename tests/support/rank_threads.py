@@ -105,7 +105,7 @@ class RankShards(DistributedGradients):
     def group(self) -> Any:
         return self._group
 
-    def counted(self, indices: Sequence[int]) -> list[Any]:
+    def owned(self, indices: Sequence[int]) -> list[Any]:
         return [self.values[index] for index in indices]
 
     def owns(self, index: int) -> bool:
@@ -117,7 +117,7 @@ class RankShards(DistributedGradients):
             for index, array in enumerate(self.values)
         ]
 
-    def counted_alone(self, index: int) -> Any:
+    def owned_alone(self, index: int) -> Any:
         return self.values[index]
 
     def elements(self, index: int) -> int:

@@ -1,4 +1,4 @@
-"""The public functions of PyTorch. Each public module, such as `unified_clip.jax`, binds them."""
+"""Functions with PyTorch's names and formulas. Each namespace, such as `unified_clip.jax`, binds them."""
 
 # mypy: no-warn-return-any
 # Tensors are Any here. `Framework.bind` gives the functions the types of a framework.

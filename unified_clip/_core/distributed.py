@@ -161,7 +161,7 @@ class PartialSums(Protocol):
         """
 
 
-Measure = Callable[[Sequence[Tensor]], PartialSums]
+SumsOf = Callable[[Sequence[Tensor]], PartialSums]
 
 
 class Shards(Protocol):
@@ -180,7 +180,7 @@ class Shards(Protocol):
         indices: Sequence[int],
         p: float,
         must_match: Mapping[str, Any],
-        measure: Measure,
+        sums_of: SumsOf,
         *,
         function: str,
         is_first: bool,
@@ -195,7 +195,7 @@ class Shards(Protocol):
         """
 
     def tensor_norms(
-        self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool, function: str
+        self, p: int, must_match: Mapping[str, Any], sums_of: SumsOf, *, known_only: bool, function: str
     ) -> dict[int, float]:
         """Return {index of a gradient: norm over all its shards}.
 

@@ -107,9 +107,9 @@ class Consensus:
         high = float(total)
         return high, float(total - Fraction(high))
 
-    def check_any_counted(self, counted: Sequence[Tensor], local: Sequence[Tensor]) -> None:
-        has_counted, has_local = (any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local))
-        if max(self.all_gather(2 if has_counted else int(has_local))) == 1:
+    def check_any_owned(self, owned: Sequence[Tensor], local: Sequence[Tensor]) -> None:
+        has_owned, has_local = (any(math.prod(tensor.shape) for tensor in tensors) for tensors in (owned, local))
+        if max(self.all_gather(2 if has_owned else int(has_local))) == 1:
             raise ValueError(
                 "no rank owns any gradient, because ownership returned False for every gradient. Exactly one rank of "
                 "the process group must own each element. Check this function. With megatron_ownership, "

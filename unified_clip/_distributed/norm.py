@@ -11,7 +11,7 @@ from typing import Any
 from .._compute.checksums import digest
 from .._compute.kernels import general_root
 from .._core import validation
-from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures, PartialSums
+from .._core.distributed import REPLICATED, DistributedSpec, Measures, PartialSums, SumsOf
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from . import agreement
@@ -28,7 +28,7 @@ class DistributedGradients(Placements):
     """The distributed gradients of a call. A subclass reads the placements of its framework's tensors."""
 
     stored_rows: Mapping[int, Callable[[], Any]] = {}
-    _has_counted = False
+    _has_joined = False
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
@@ -39,11 +39,11 @@ class DistributedGradients(Placements):
         """Return the number of elements of one gradient over all its shards."""
 
     @abstractmethod
-    def counted_alone(self, index: int) -> Tensor:
+    def owned_alone(self, index: int) -> Tensor:
         """Return this rank's elements in the norm of one gradient. Sum a `Partial` gradient over its ranks first."""
 
     def terms(self) -> list[Compared]:
-        """Return the `Partial` gradients. The method `counted` does not return them."""
+        """Return the `Partial` gradients. The method `owned` does not return them."""
         return []
 
     def sum_terms(self) -> list[Tensor]:
@@ -88,26 +88,26 @@ class DistributedGradients(Placements):
         indices: Sequence[int],
         p: float,
         must_match: Mapping[str, Any],
-        measure: Measure,
+        sums_of: SumsOf,
         *,
         function: str,
         is_first: bool,
     ) -> Scalar:
-        self._has_counted = False
+        self._has_joined = False
         try:
-            counted = self.counted(indices)
+            owned = self.owned(indices)
         except Exception as error:
             if self._measured:  # this is not the first norm of the call, so the other ranks wait for it
                 self.send_rejection("total", error)
             raise
-        self._has_counted = True
+        self._has_joined = True
         arguments = {**must_match, "norm_type": float(p), PARAMETERS: self.parameters}
-        consensus, own = self._consensus(arguments, indices, measure, function, is_first), measure(counted)
+        consensus, own = self._consensus(arguments, indices, sums_of, function, is_first), sums_of(owned)
         self._measured.append((path, consensus))
-        n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
+        n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(owned, sums_of), self.is_only_declared)
         if n == 0 and self.declares_owners and not consensus.has_terms:  # n is equal on all ranks
-            consensus.check_any_counted(counted, [self.values[index] for index in indices])
-        self._has_counted = False
+            consensus.check_any_owned(owned, [self.values[index] for index in indices])
+        self._has_joined = False
         return path.xp.asarray(n)
 
     @property
@@ -120,19 +120,19 @@ class DistributedGradients(Placements):
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
-    def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
+    def _with_terms(self, owned: Sequence[Tensor], sums_of: SumsOf) -> tuple[PartialSums, PartialSums]:
         own = self.owned_terms()
         sums = self.sum_terms()
-        return measure([*counted, *(sums[at] for at in own)]), measure(sums)
+        return sums_of([*owned, *(sums[at] for at in own)]), sums_of(sums)
 
     def _consensus(
-        self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
+        self, arguments: dict[str, Any], indices: Sequence[int], sums_of: SumsOf, function: str, is_first: bool
     ) -> Consensus:
         """For the first norm of a call, the ranks also compare all parameters and the number of elements."""
         numel = self.numel if is_first else None
 
         def checksum(gradients: Sequence[tuple[Leaf, Tensor]]) -> int:
-            bits = measure([tensor for _, tensor in gradients]).checksum()
+            bits = sums_of([tensor for _, tensor in gradients]).checksum()
             return digest((bits, [self._format(leaf) for leaf, _ in gradients]))
 
         labels, everyone = self.labels() if is_first else None, Copies.on_all(self.group())
@@ -145,14 +145,14 @@ class DistributedGradients(Placements):
                 *self.terms(),
                 agreement.plain_gradients(self.copies(), everyone, checksum),
                 *agreement.replicas_by_ranks(self.replicas(indices) if self.checks_replicas else [], checksum),
-                *self.presence(indices, measure),
+                *self.presence(indices, sums_of),
             ],
             numel=numel,
             counted=0 if numel is None else self.count_elements(),
             checks_replicas=self.checks_replicas,
         )
 
-    def presence(self, indices: Sequence[int], measure: Measure) -> list[Compared]:
+    def presence(self, indices: Sequence[int], sums_of: SumsOf) -> list[Compared]:
         """Return the gradients with copies, to check that their owner rank has them."""
         if self._spec.process_group is None or self._group.size == 1:
             return []
@@ -165,9 +165,9 @@ class DistributedGradients(Placements):
         by_key = {key: members.setdefault(self._copies(at, check_all=False), []) for key, at in one_by_key.items()}
         for at in known if any(members) else ():  # without copies, the only key is None
             by_key[keys[at]].append(at)
-        return [self._presence_of(copies, own, measure) for copies, own in members.items() if copies]
+        return [self._presence_of(copies, own, sums_of) for copies, own in members.items() if copies]
 
-    def _presence_of(self, copies: Copies, indices: Sequence[int], measure: Measure) -> Compared:
+    def _presence_of(self, copies: Copies, indices: Sequence[int], sums_of: SumsOf) -> Compared:
         leaves, are_listed = self._leaves, self.parameters is not None  # whether all ranks list the same parameters
         identities = [
             leaves[at].position if are_listed else leaves[at].name or math.prod(self.values[at].shape) for at in indices
@@ -177,7 +177,7 @@ class DistributedGradients(Placements):
             leaf = leaves[indices[at]]
             owner = self._spec.ownership_of(leaf)
             is_tied = hasattr(owner, "counts_elsewhere") and owner.counts_elsewhere(leaf.parameter)
-            if is_tied or measure([self.values[indices[at]]]).max_abs("float64") == 0:
+            if is_tied or sums_of([self.values[indices[at]]]).max_abs("float64") == 0:
                 return None
             is_unique = are_listed or leaf.name is not None
             return leaf.place if is_unique else f"{leaf.place} (or another gradient of the same size)"
@@ -206,11 +206,11 @@ class DistributedGradients(Placements):
         return [(f"rank {consensus.group.ranks[rank]}", *counts) for rank, counts in elsewhere]
 
     def tensor_norms(
-        self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool = False, function: str = ""
+        self, p: int, must_match: Mapping[str, Any], sums_of: SumsOf, *, known_only: bool = False, function: str = ""
     ) -> dict[int, float]:
         groups = self.norm_groups(known_only)
         indices = [group.gradient for group in groups]
-        partial_sums = [measure([] if index is None else [self.counted_alone(index)]) for index in indices]
+        partial_sums = [sums_of([] if index is None else [self.owned_alone(index)]) for index in indices]
         norms: dict[int, float] = {}
         for exactly in (False, True):
             left = [at for at in range(len(groups)) if at not in norms]
@@ -221,7 +221,7 @@ class DistributedGradients(Placements):
         return {index: norms[at] for at, index in enumerate(indices) if index is not None}
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        if self._has_counted or not self.awaits_sums(measures):
+        if self._has_joined or not self.awaits_sums(measures):
             send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
 
     def _groups_of_norms(self) -> list[ProcessGroup]:

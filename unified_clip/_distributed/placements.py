@@ -39,10 +39,10 @@ class Placements(ABC):
         self._gradients = [leaf.tensor for leaf in gradients]
         self._assumed_copies: list[int] = []
         self._groups: dict[Any, ProcessGroup] = {}
-        self._is_counted: dict[int, bool] = {}
+        self._is_owned: dict[int, bool] = {}
         self._deferred: list[int] = []
         self._checked_meshes: dict[int, Ranks] = {}
-        self._counted_layouts: dict[Hashable, bool] = {}
+        self._owned_layouts: dict[Hashable, bool] = {}
 
     # -- from the framework
 
@@ -132,7 +132,7 @@ class Placements(ABC):
         return "partial" in self.kinds(tensor)
 
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return (leaf, local tensor) of each plain gradient that `counted` treated as a copy."""
+        """Return (leaf, local tensor) of each plain gradient that `owned` treated as a copy."""
         return [(self._leaves[index], self.values[index]) for index in self._assumed_copies]
 
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
@@ -234,7 +234,7 @@ class Placements(ABC):
         """Return the process group of the all-reduces of norms."""
         return SingleProcess() if self._spec.process_group is None else self._group
 
-    def counted(self, indices: Sequence[int]) -> list[Tensor]:
+    def owned(self, indices: Sequence[int]) -> list[Tensor]:
         """Return the local tensors that this rank owns. Each element has exactly one owner rank."""
         self.check_patterns()
         for owner in self._spec.owners:
@@ -246,10 +246,10 @@ class Placements(ABC):
             return [self.values[index] for index in indices]
         self._assumed_copies = []
         # All errors come before the first collective, in which all ranks take part.
-        self._is_counted = {index: self._counts(index, self._group) for index in indices}
+        self._is_owned = {index: self._owns(index, self._group) for index in indices}
         self._deferred = self.defer_terms(indices)
         tensors = {index: self.reduced(index) for index in indices if index not in self._deferred}
-        return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
+        return [tensor for index, tensor in tensors.items() if self._is_owned[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
         """Return the indices of `Partial` gradients that ranks sum only after they have compared the layouts."""
@@ -257,10 +257,10 @@ class Placements(ABC):
 
     def owned_terms(self) -> list[int]:
         """Return which results of `sum_terms` this rank owns, as list indices."""
-        return [at for at, index in enumerate(self._deferred) if self._is_counted[index]]
+        return [at for at, index in enumerate(self._deferred) if self._is_owned[index]]
 
     def owns(self, index: int) -> bool:
-        return self._spec.process_group is None or self._counts(index, self._group)
+        return self._spec.process_group is None or self._owns(index, self._group)
 
     def _check_complete(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -324,10 +324,10 @@ class Placements(ABC):
 
     # -- ownership
 
-    def _counts(self, index: int, group: ProcessGroup) -> bool:
+    def _owns(self, index: int, group: ProcessGroup) -> bool:
         layout = self.layout_keys[index]
-        if layout is not None and layout in self._counted_layouts:
-            return self._counted_layouts[layout]
+        if layout is not None and layout in self._owned_layouts:
+            return self._owned_layouts[layout]
         gradient = self._gradients[index]
         if not self.is_sharded(gradient):
             return self._is_owner(index, group, self._alone)
@@ -337,7 +337,7 @@ class Placements(ABC):
             return self._is_owner(index, group, ranks) and is_first  # `_is_owner` comes first because it may raise
         self._counts_by_placement |= is_first
         if layout is not None:
-            self._counted_layouts[layout] = is_first
+            self._owned_layouts[layout] = is_first
         return is_first
 
     def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:

@@ -224,7 +224,8 @@ NB_MODULE(_kernels, module) {
         }, "Return the sum of squares of each tensor, and its relative error. Raise ValueError for float64.")
         .def("slice_sums", &slice_sums_of, "kept"_a, "sums"_a, "threads"_a,
              "Add the squares of the only array, not float64, to float64 zeros: one per slice along the `kept` axes.");
-    // A coefficient of 1 copies. The bounds are rounded to e, B, f and d.
+    // These lines define scale, scale_, scale_each, scale_each_, clamp and clamp_. A coefficient of 1 copies. The bounds are
+    // rounded to e, B, f and d.
     define(list, "scale", scaling);
     define(list, "scale_each", scaling_each);
     define(list, "clamp", clamping, &TensorList::real_spans);

@@ -131,7 +131,7 @@ class PaddleShards(DistributedGradients):
                 "separate call"
             )
 
-    def counted_alone(self, index: int) -> Tensor:
+    def owned_alone(self, index: int) -> Tensor:
         gradient = self._gradients[index]
         if not is_dist(gradient):
             return self.values[index]

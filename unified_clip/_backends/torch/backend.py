@@ -188,7 +188,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             if path is not None:
                 return path
         present = [parameter for parameter in parameters if parameter is not None]
-        if not all(map(conditions.is_counted, present)):
+        if not all(map(conditions.is_clippable, present)):
             return None
         gradients = [parameter.grad for parameter in present if parameter.grad is not None]
         if len(gradients) < len(present) and any(self.main_gradient_of(p) is not None for p in present):
@@ -226,7 +226,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             collector = _collector()
             path = None if collector is None else host.path_over(self, collector.of_param_grads(param_grads))
             return None if path is None or sharded.are_flat([parameter for parameter, _ in param_grads]) else path
-        if not all(type(item) is tuple and len(item) == 2 and conditions.is_counted(item[0]) for item in param_grads):
+        if not all(type(item) is tuple and len(item) == 2 and conditions.is_clippable(item[0]) for item in param_grads):
             return None
         return _collect_in_graph([gradient for _, gradient in param_grads], differentiable=False)
 

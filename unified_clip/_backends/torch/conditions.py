@@ -220,5 +220,5 @@ def is_dense(tensor: Any) -> bool:
     return any(tensor.is_contiguous(memory_format=layout) for layout in layouts)
 
 
-def is_counted(parameter: Any) -> bool:
+def is_clippable(parameter: Any) -> bool:
     return type(parameter) is torch.nn.Parameter and parameter.is_leaf and wants_clipping(parameter)

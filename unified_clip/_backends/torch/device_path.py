@@ -77,7 +77,7 @@ class TorchPath(DevicePath):
     def clip_at_once(self, p: float, threshold: float, eps: float, infinite_norm_gives_nan: bool) -> Tensor | None:
         """Clip in place by the total norm with two kernels. Return the norm, or None if kernels cannot do so."""
         lists = self._on_gpu
-        if lists is None or not gpu_lists.measures(self._tensors, p):
+        if lists is None or not gpu_lists.can_measure(self._tensors, p):
             return None
         return lists.clip(p, threshold, eps, infinite_norm_gives_nan)
 
@@ -121,12 +121,12 @@ class TorchPath(DevicePath):
 
     def norm(self, p: float) -> Scalar:
         tensors, lists = self._tensors, self._on_gpu
-        if lists is not None and gpu_lists.measures(tensors, p):
+        if lists is not None and gpu_lists.can_measure(tensors, p):
             if self._is_per_tensor:
                 return lists.norms()
             self._rounded = lists.norm(p)
             return self._rounded[0]
-        if kernel_operators.supports(tensors) and (gpu_lists.measures(tensors, p) or not tensors[0].is_cuda):
+        if kernel_operators.supports(tensors) and (gpu_lists.can_measure(tensors, p) or not tensors[0].is_cuda):
             return kernel_operators.norm(tensors, p, per_tensor=self._is_per_tensor)
         return self.norm_by_operations(p)
 

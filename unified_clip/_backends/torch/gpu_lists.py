@@ -126,7 +126,7 @@ def _targets(part: Part, results: Sequence[Tensor] | None) -> list[int]:
     return [] if results is None else [results[index].data_ptr() for index in part.indices]
 
 
-def measures(tensors: Sequence[Tensor], p: float) -> bool:
+def can_measure(tensors: Sequence[Tensor], p: float) -> bool:
     """Return whether the kernels can compute the norm. They read a complex number as two real numbers."""
     return p == 2 or (p in (1, math.inf) and not any(tensor.dtype in COMPLEX for tensor in tensors))
 

@@ -128,7 +128,7 @@ def register(*functions: Any) -> None:
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    lists = gpu_lists.of_tensors(tensors) if gpu_lists.measures(tensors, p) else None
+    lists = gpu_lists.of_tensors(tensors) if gpu_lists.can_measure(tensors, p) else None
     if lists is None:
         return norm_by_operations(tensors, p, per_tensor)
     return lists.norms() if per_tensor else lists.norm(p)[0]

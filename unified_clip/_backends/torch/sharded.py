@@ -107,9 +107,9 @@ class TorchShards(DistributedGradients):
         is_fake = torch.distributed.is_initialized() and "fake" in torch.distributed.get_backend()
         return is_fake or any(isinstance(value, FakeTensor) for value in self.values)
 
-    def counted(self, indices: Sequence[int]) -> list[Tensor]:
+    def owned(self, indices: Sequence[int]) -> list[Tensor]:
         check_declared([leaf.parameter for leaf in self._parameters], self._spec)
-        return super().counted(indices)
+        return super().owned(indices)
 
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         check_declared([leaf.parameter for leaf in self._parameters], self._spec)
@@ -117,16 +117,16 @@ class TorchShards(DistributedGradients):
 
     def norm(self, path: Path, indices: Sequence[int], p: float, *args: Any, **options: Any) -> Scalar:
         if gpu_lists.may_launch() and self._stays_here([self.values[index] for index in indices], p):
-            self.counted(indices)  # raises the errors of a declaration
+            self.owned(indices)  # raises the errors of a declaration
             return path.norm(p)
         return super().norm(path, indices, p, *args, **options)
 
     def _stays_here(self, values: Sequence[Tensor], p: float) -> bool:
         is_checked = self.numel is not None or self.awaits_sums("total")
         is_alone = self.group().size == 1 and not is_checked
-        return is_alone and gpu_lists.measures(values, p) and gpu_lists.of_tensors(values) is not None
+        return is_alone and gpu_lists.can_measure(values, p) and gpu_lists.of_tensors(values) is not None
 
-    def counted_alone(self, index: int) -> Tensor:
+    def owned_alone(self, index: int) -> Tensor:
         return self.reduced(index)
 
     def restored(self, index: int, value: Tensor) -> Any:
