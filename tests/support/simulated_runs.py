@@ -68,6 +68,9 @@ class Optimizer:
     corrects: bool = True
     """Whether Adam has its bias correction."""
 
+    eps_first: bool = False
+    """Whether Adam adds eps before its bias correction, as Keras does."""
+
     amsgrad: bool = False
 
     decay: float = 0.0
@@ -328,7 +331,10 @@ def _direction(optimizer: Optimizer, step: int, gradient: Single, state: Tensors
         mean, squares = (
             each / np.float32(1 - beta**step) for each, beta in zip((mean, squares), optimizer.betas, strict=True)
         )
-    return mean / (np.sqrt(squares) + np.float32(optimizer.eps))
+    root, eps = np.sqrt(squares), np.float32(optimizer.eps)
+    if optimizer.eps_first:
+        eps = eps / np.sqrt(np.float32(1 - optimizer.betas[1] ** step))
+    return mean / (root + eps)
 
 
 def _settings(optimizer: Optimizer, step: int) -> dict[str, Any]:

@@ -460,6 +460,16 @@ def test_a_small_effect_of_an_eps_is_tolerated_and_not_blamed_for_other_data(tmp
     assert ([each.field for each in strict.findings], list(strict.recipes.tolerated)) == (["eps"], [])
 
 
+def test_one_advice_mends_another_eps_at_another_place(tmp_path: Path) -> None:
+    """To set only the eps of the old run, at the place of the new one, would be wrong from the second step on."""
+    keras = Optimizer("Adam", rate=0.01, eps=1e-3, eps_first=True)
+    old, new = (Training(optimizer=each) for each in (keras, replace(keras, eps=1e-5, eps_first=False)))
+    found = compared(tmp_path, old, new).findings
+    assert {each.field for each in found} == {"eps", "eps is added"}
+    (fix,) = (each.fix for each in found if each.fix)
+    assert "0.001 / (1 - 0.999**t) ** 0.5" in fix
+
+
 def test_small_differences_after_unknown_updates_are_not_blamed_on_the_data(tmp_path: Path) -> None:
     """No rule explains AMSGrad, and libraries add eps at different places."""
     amsgrad = Optimizer("Adam", rate=0.01, eps=1e-6, amsgrad=True)

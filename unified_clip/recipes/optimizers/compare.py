@@ -121,7 +121,8 @@ def _compare(
             if difference.setting == RATE:
                 yield rate_finding(a, b, [_listed(difference.old), _listed(difference.new)], SAME_RATE)
             else:
-                finding = _finding(a, b, difference, left, right)
+                place = next((each.old for each in differing if each.setting == PLACE_OF_EPS), None)
+                finding = _finding(a, b, difference, left, right, place)
                 if difference.setting in ("eps", PLACE_OF_EPS):
                     finding = finding._replace(effect=effect(sides[0].steps, own, difference.setting, difference.new))
                 yield finding
@@ -283,8 +284,14 @@ USED: Mapping[object, str] = {True: "used", False: "not used", None: "not used"}
 
 
 def _finding(
-    a: Run, b: Run, found: Difference, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]
+    a: Run,
+    b: Run,
+    found: Difference,
+    left: Sequence[OptimizerStep],
+    right: Sequence[OptimizerStep],
+    place_of_eps: object,
 ) -> Finding:
+    """place_of_eps: Where the old run adds eps, if the new run adds it at another place."""
     phrase = PHRASES.get(found.setting, f"{found.setting} is {{}}")
     if found.setting == UNDECAYED:
         found = found._replace(**{side: names_text(each) for side in ("old", "new") if (each := getattr(found, side))})
@@ -293,14 +300,15 @@ def _finding(
     optimizers = [f" ({steps[0].optimizer})" if steps and steps[0].optimizer else "" for steps in (left, right)]
     sentence = f"by the updates, {old} in {a.name}{optimizers[0]}, and {new} in {b.name}{optimizers[1]}"
     fix = f"Change the optimizer of {b.name}: {old}"
-    if found.setting == PLACE_OF_EPS and left and right and (formula := _eps_formula(left[0], str(found.old))):
+    is_of_eps = found.setting in ("eps", PLACE_OF_EPS) and left and right
+    if is_of_eps and (formula := _eps_formula(left[0], place_of_eps)):
         fix = f"Before each optimizer.step() of {b.name}, set eps to {formula}, where t counts the steps from 1"
         if right[0].optimizer.startswith("torch."):
             fix += f': `for group in optimizer.param_groups: group["eps"] = {formula}`'
     return Finding(1, KINDS.get(found.setting, "another optimizer"), found.setting, found.old, found.new, sentence, fix)
 
 
-def _eps_formula(step: OptimizerStep, place: str) -> str:
+def _eps_formula(step: OptimizerStep, place: object) -> str:
     """Return the eps that has the same effect after the bias correction."""
     eps, betas = step.settings.get("eps"), step.settings.get("betas")
     if place != "before the bias correction" or not isinstance(betas, tuple) or not isinstance(eps, float):
