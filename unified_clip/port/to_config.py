@@ -16,8 +16,6 @@ from .catalog import KERAS_RULES, clip_function, names
 from .found_clip import FoundClip, number_of
 from .ported_clip import Meaning
 
-OLD_ARGUMENTS = {"lr", "decay"}
-
 UNBOUNDED = ('float("inf")', '-float("inf")')
 
 
@@ -69,8 +67,7 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
         return "", ""
     if not is_standalone_clipnorm(module, clip):
         return KERAS_RULES.get(keyword, ""), "tensorflow"
-    has_old_argument = clip.call is not None and keywords_of(clip.call).keys() & OLD_ARGUMENTS
-    is_old = has_old_argument or any(name.startswith(names("keras_2")) for name in module.used_names)
+    is_old = any(name.startswith(names("keras_2")) for name in module.used_names)
     return ("global_norm", "paddle") if is_old else ("", "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from functools import partial
 
 from ..errors import ConfigError
@@ -96,7 +97,16 @@ FUNCTIONS = ("in place", "functional", "any tensor", "unknown")
 def decide(file: FileRewrite) -> None:
     """Give each clip of a file a verdict. Each step decides about clips without a verdict."""
     taken = NAME_IS_TAKEN if is_name_taken(file.module) else ""
-    for step in (_off, _unused, partial(_set_meaning, taken=taken), _judge, _replace):
+    reasons: dict[FoundClip, str] = {}
+    for step in (
+        _off,
+        _unused,
+        partial(_set_meaning, taken=taken, reasons=reasons),
+        partial(_judge_tensor, reasons=reasons),
+        partial(_flag_unsure, reasons=reasons),
+        _judge,
+        _replace,
+    ):
         for clip in file.with_verdict(None):
             step(file, clip)
 
@@ -118,14 +128,18 @@ def _unused(file: FileRewrite, clip: FoundClip) -> None:
             file.flag(clip, str(error), UNUSED)
 
 
-def _set_meaning(file: FileRewrite, clip: FoundClip, taken: str) -> None:
-    reason = taken or clip.why_not
+def _set_meaning(file: FileRewrite, clip: FoundClip, taken: str, reasons: dict[FoundClip, str]) -> None:
+    """Add to `reasons` why the clip cannot be replaced as it is, or ''."""
+    reasons[clip] = taken or clip.why_not
     try:
         file.sites[clip].meaning = meaning(file.module, clip)
     except UnsureError as error:
-        reason = reason or str(error)
-    if reason:
-        file.flag(clip, reason)
+        reasons[clip] = reasons[clip] or str(error)
+
+
+def _flag_unsure(file: FileRewrite, clip: FoundClip, reasons: Mapping[FoundClip, str]) -> None:
+    if reasons[clip]:
+        file.flag(clip, reasons[clip])
 
 
 # -- what the arguments of a clip say
@@ -134,9 +148,7 @@ def _set_meaning(file: FileRewrite, clip: FoundClip, taken: str) -> None:
 def _judge(file: FileRewrite, clip: FoundClip) -> None:
     if clip.argument is not None and not is_need_clip(clip):
         _judge_limit(file, clip)
-    elif clip.kind == "any tensor":
-        _judge_tensor(file, clip)
-    elif clip.kind:
+    elif clip.kind and clip.kind != "any tensor":
         _flag_if_unsupported(file, clip)
 
 
@@ -171,29 +183,39 @@ def _flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, ONLY_NAMED_FUNCTION)
 
 
-def _judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Decide whether a call such as torch.clamp clips gradients."""
+def _judge_tensor(file: FileRewrite, clip: FoundClip, reasons: Mapping[FoundClip, str]) -> None:
+    """Decide whether a call such as torch.clamp clips gradients.
+
+    reasons: Why a clip is flagged in any case, if its tensor may be a gradient.
+    """
+    if clip.kind != "any tensor" or clip.argument is not None:
+        return
+
+    def flag(reason: str) -> None:
+        file.flag(clip, reasons[clip] or reason)
+
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)
     if clip.call is None:
         may_clip = not function.quiet or _may_get_gradient(file, clip.node)
-        file.flag(clip, ONLY_NAMED) if may_clip else file.leave(clip, NO_GRADIENT)
+        flag(ONLY_NAMED) if may_clip else file.leave(clip, NO_GRADIENT)
     elif tensor is None:
         unknown = ", ".join(clip.arguments.unknown)
-        file.flag(clip, UNKNOWN_ARGUMENTS.format(unknown)) if unknown else file.leave(clip, NO_GRADIENT)
+        flag(UNKNOWN_ARGUMENTS.format(unknown)) if unknown else file.leave(clip, NO_GRADIENT)
     elif is_coefficient(file.module, tensor):
         file.leave(clip, OF_COEFFICIENT)
     elif function.quiet and (variable := file.gradients.other_variable(tensor, clip.call)):
-        file.flag(clip, OF_INPUT.format(variable))
+        flag(OF_INPUT.format(variable))
     elif file.gradients.is_gradient(tensor):
-        _flag_if_unsupported(file, clip)
+        if not reasons[clip]:
+            _flag_if_unsupported(file, clip)
     elif function.name != "paddle.clip" and (
         file.gradients.may_be_gradient(tensor)
         or (not function.quiet and SHORT_NAME.match(file.module.code(tensor)) is not None)
     ):
-        file.flag(clip, LIKE_GRADIENT)
+        flag(LIKE_GRADIENT)
     elif file.gradients.contains_gradient(tensor):
-        file.flag(clip, MADE_OF_GRADIENT)
+        flag(MADE_OF_GRADIENT)
     else:
         file.leave(clip, NO_GRADIENT)
 
