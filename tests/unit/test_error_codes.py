@@ -47,11 +47,11 @@ def _arrays(_: Patch) -> None:
     np.savez("uneven.npz", x=np.ones((2, 1), np.float32), y=np.ones(3, np.float32))
 
 
-def _without_matplotlib(patch: Patch) -> None:
+def _without_shtab(patch: Patch) -> None:
     find_spec = importlib.util.find_spec
 
     def found(name: str, *rest: str) -> object:
-        return None if name == "matplotlib" else find_spec(name, *rest)
+        return None if name == "shtab" else find_spec(name, *rest)
 
     patch.setattr(importlib.util, "find_spec", found)
     patch.setattr(install, "command", "pip install './unified_clip[{}]'".format)
@@ -120,7 +120,7 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     "UC201": ("comapre old.jsonl new.jsonl", {}, None),
     "UC202": ("port train.py --force", {}, None),
     "UC203": ("compare old.jsonl new.jsonl --max-ulp -1", {}, None),
-    "UC204": ("bench", {}, _without_matplotlib),
+    "UC204": ("completion bash", {}, _without_shtab),
     "UC205": ("config import clip.toml --out clips/clip.yaml", {"clip.toml": CLIP}, None),
     "UC206": ("config import clip.toml --out clip.toml", {"clip.toml": CLIP}, None),
     "UC207": ("compare private/old.jsonl new.jsonl", {"private/old.jsonl": ""}, _private),
@@ -220,6 +220,7 @@ INTERNAL = {
     "parity/old_releases/frameworks.py: NotAvailableError",
     "parity/workers/user_function.py: UserFunctionError",
     "port/to_config.py: UnsureError",
+    "source/values.py: _EndedError",
     "source/values.py: _UnknownError",
     "verify/errors.py: InvalidStepError",
 }

@@ -144,13 +144,18 @@ def _judge_all(
         judged.findings.append(finding)
         return cast("Result", finding.kind)
 
+    results: list[tuple[ClipUse, Result]] = []
     for use in file_uses.uses:
         allowed = entries.of_file("nearest", use.path)
         result, finding = judge.judge(use, nearest=nearest or bool(allowed))
         entries.use("nearest", *(index for index, _ in allowed if result != "same"))
         result = add(use, finding) if finding is not None else result
         judged.unverified += [use] if result == "ignored" and not shows_clip(entries, use) else []
-        judged.clips.append(clip_result(use, result))
+        results.append((use, result))
+    of_settings = {(use.path, use.line): result for use, result in results if not use.settings}
+    for use, result in results:
+        read = [of_settings.get(place, result) for place in use.settings]
+        judged.clips.append(clip_result(use, next((each for each in read if each not in ("same", "near")), result)))
     for use in without_clips:
         add(use, make_finding(use, "missing", use.why_unknown, required.CLIP_HERE))
     return judged
@@ -206,6 +211,7 @@ def _settings(
     clips, sources, unknown = readers.clips, {*readers.sources}, {*others}
     known = {*configurations, *(use.path for use in clips)}
     compared = {place for use in clips for place in use.origins}
+    settled = {place for use in clips for place in use.settled}
     arguments = {(use.path, use.line, use.clip.rpartition("(")[2]) for use in clips if use.config is not None}
     names = {name.encode() for use in clips for name in (use.attribute, use.option) if name}
     names |= {name.strip(b"_") for name in names}
@@ -221,6 +227,7 @@ def _settings(
         kind: settings.Kind = "declared" if not may_set_clip else "of clips" if is_known else "all"
         for use in settings.named(readers, path, of_trainer, kind):
             is_compared = (path, use.line) in compared or (path, use.line, f"{use.attribute}=)") in arguments
+            is_compared |= (path, use.line, use.column) in settled
             if use.is_declared or not is_compared:
                 yield use
 

@@ -108,6 +108,9 @@ class ClipUse:
     is_declared: bool = False
     """Whether an entry of `check.key` declares this setting."""
 
+    is_part_of_code: bool = False
+    """Whether this setting is a default or an argument in Python code, which other objects need not have."""
+
     option: str = ""
     attribute: str = ""
     """The attribute or key with the threshold, such as "grad_clip" for `config.grad_clip`, or '' for other code."""
@@ -117,6 +120,19 @@ class ClipUse:
 
     origins: tuple[tuple[Path, int], ...] = ()
     """The places from which the threshold of a call comes, such as the definition of a command line option."""
+
+    settled: tuple[tuple[Path, int, int], ...] = ()
+    """The places (with columns) of settings that do not count: defaults that no call uses, and values that are compared
+    here because calls pass them."""
+
+    reader: Path | None = None
+    """The file that reads the attribute, if it is not the file of the clip."""
+
+    written_at: str = ""
+    """The place of the number, if it is not in the call. Otherwise ''."""
+
+    settings: tuple[tuple[Path, int], ...] = ()
+    """The places of the settings that a clip reads, if they alone decide whether it is as in the configuration."""
 
     values: tuple[NamedValue, ...] = ()
     """The values of all clip keys in the file, if no known trainer reads these keys. Otherwise, the tuple is empty."""
@@ -153,6 +169,10 @@ class ClipUse:
 
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""
+
+    @property
+    def threshold(self) -> Any:
+        return self.config and self.config.threshold
 
     @property
     def rule_of_any_threshold(self) -> ClipConfig | None:

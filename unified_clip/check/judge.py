@@ -244,7 +244,8 @@ class Advisor:
         written = self._call(use) or self._arguments(use)
         is_of_trainer = use.format != "" or use.package in ARGUMENT_FORMATS  # 0 can switch its clip off
         if not written and only_threshold and not is_of_trainer and isinstance(self._config.threshold, float):
-            written = f"Set the threshold to {self._config.threshold:g}."
+            where = f" in {use.written_at}" if use.written_at else ""
+            written = f"Set the threshold{where} to {self._config.threshold:g}."
         return _alternatives(written, by_code) or CHANGE.format(clip=self._file.name)
 
     def _by_code(self, use: ClipUse) -> str:

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..source.constants import constant
 from ..source.module import Module
 from ..source.project import Project, parameters_of
-from ..source.tree import last_name
+from ..source.tree import last_name, text_of
 from . import command_lines
 from .command_lines import MAY_BE_CLIP
 from .python import notebooks
@@ -83,6 +83,15 @@ class Setting(NamedTuple):
     def is_parameter(self) -> bool:
         """Whether the value is the default of a parameter of a function."""
         return isinstance(self.node, ast.arg)
+
+    @property
+    def is_part_of_code(self) -> bool:
+        """Whether the value is the default of a parameter or of a field of a class, or an argument of a call."""
+        is_field = isinstance(self.node, ast.Name) and len(self.path) > 1
+        is_argument = self.node is not None and not (
+            self.is_assigned or self.is_option or text_of(self.node) is not None
+        )
+        return self.is_parameter or is_field or is_argument
 
     @property
     def is_assigned(self) -> bool:
@@ -209,6 +218,8 @@ def _in_document(
         elif isinstance(key, str):
             names = tuple(name for each in inner for name in str(each).split("."))
             if is_wanted(names):  # to find a line takes time
+                with contextlib.suppress(ValueError):  # code can convert a text such as "5.0"
+                    value = float(value) if isinstance(value, str) else value
                 yield Setting(names, document.line(inner) or 1, 1, value)
 
 

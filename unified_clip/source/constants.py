@@ -42,6 +42,29 @@ def followed(module: Module, node: ast.expr) -> ast.expr:
     return node
 
 
+def name_of(module: Module, node: ast.expr) -> str:
+    """Return the parameter, attribute or key that an expression reads. For other code, return ''.
+
+    For `config.grad_clip`, `float(config["grad_clip"])` and `config.get("grad_clip", 1.0)`, return "grad_clip".
+    """
+    match followed(module, node):
+        case ast.Call(func=ast.Name(id="float"), args=[inner]):
+            return name_of(module, inner)
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
+            return name
+        case (
+            ast.Call(func=ast.Attribute(value=owner, attr="get" | "pop"), args=[ast.Constant(value=str(name)), *_])
+            | ast.Subscript(value=owner, slice=ast.Constant(value=str(name)))
+            | ast.Attribute(value=owner, attr=name)
+        ):
+            return name if module.full_name(owner) != "os.environ" else ""
+        case ast.Name(id=name) as variable:
+            bound = module.binding(variable).assignments
+            is_passed = all(isinstance(each.node, ast.arg) or each.alias is not None for each in bound)
+            return name if is_passed and len(bound) < 2 else ""  # otherwise, the code sets or changes it
+    return ""
+
+
 def _only_value(module: Module, node: ast.expr) -> ast.expr | None:
     values = module.binding(node).values or []
     return values[0] if len(values) == 1 else None

@@ -16,7 +16,10 @@ from .._kit.parse import UnreadableSourceError
 from .local_imports import file_of
 from .module import MAX_ALIASES, Binding, Module, imported_name
 from .scopes import Assignment
-from .tree import DEFINITIONS, Argument, Target, arguments_of, last_name, method_of
+from .tree import DEFINITIONS, Argument, Target, arguments_of, is_name, last_name, method_of, text_of
+
+WRAPPERS = ("torch", "jax", "tensorflow", "functools", "contextlib")
+"""Packages whose decorators, such as `torch.no_grad()`, call a function only where its name is called."""
 
 
 class Definition(NamedTuple):
@@ -50,7 +53,8 @@ class Project:
         self._calls: dict[str, list[Call]] = {}
         self._reached: dict[Module, set[Module]] = {}
         self._stores: dict[tuple[str, Module], list[tuple[Module, ast.Attribute]]] = {}
-        self._passed_on: dict[ast.AST, Call | None] = {}
+        self._passed_on: dict[ast.AST, str] = {}
+        self._of_stars: dict[tuple[Module, str], Definition | None] = {}
         self._definitions: dict[tuple[Module, ast.AST], Definition | None] = {}
 
     def module(self, path: Path) -> Module:
@@ -175,6 +179,8 @@ class Project:
         assignments = module.scope(node).find(node.id) if isinstance(node, ast.Name) else []
         if assignments and all(each.alias is None for each in assignments):
             return self._followed(module, assignments, depth)
+        if isinstance(node, ast.Name) and not assignments and module.stars:
+            return self.member(module, node.id, depth + 1)
         found = self.imported(module, module.full_name(node))
         return self.member(*found, depth) if found is not None else None
 
@@ -189,9 +195,12 @@ class Project:
             found = self.imported(module, _joined(imported_name(imports[0]), rest))
             return self.member(*found, depth + 1) if found is not None else None
         if not assignments:
-            inner = [self.imported(module, f"{star}.{name}") for star in module.stars]
-            each = [self.member(*found, depth + 1) for found in inner if found is not None]
-            return next(filter(None, each), None)
+            if (module, name) not in self._of_stars:
+                self._of_stars[module, name] = None  # modules can import each other
+                inner = [self.imported(module, f"{star}.{name}") for star in module.stars]
+                each = [self.member(*found, depth + 1) for found in inner if found is not None]
+                self._of_stars[module, name] = next(filter(None, each), None)
+            return self._of_stars[module, name]
         if not rest:
             return self._followed(module, assignments, depth)
         owner = assignments[0].node
@@ -239,19 +248,76 @@ class Project:
         name = last_name(call.node.func)
         return {name, call.module.full_name(call.node.func).rpartition(".")[2]}
 
-    def passed_on(self, definition: Definition) -> Call | None:
-        """Return a call that passes a function on, so that other code may call it."""
+    def calls_of_subclasses(self, owner: Definition) -> tuple[list[Call], str]:
+        """Return (calls of the subclasses of a class, the name of a subclass with an own __init__, or '')."""
+        calls: list[Call] = []
+        for module in self.mentioning(owner.name, owner.module):
+            for node in module.nodes:
+                bases = node.bases if isinstance(node, ast.ClassDef) and node is not owner.node else []
+                if not any(last_name(base) == owner.name and self._is(module, base, owner) for base in bases):
+                    continue
+                derived = Definition(module, node, node.name)  # type: ignore[attr-defined]
+                if any(isinstance(line, DEFINITIONS) and line.name == "__init__" for line in node.body):  # type: ignore[attr-defined]
+                    return calls, derived.name
+                inner, other = self.calls_of_subclasses(derived)
+                if other:
+                    return calls, other
+                calls += [*self.calls_of(derived), *inner]
+        return calls, ""
+
+    def passed_on(self, definition: Definition) -> str:
+        """Return a place that passes a function on, so that other code may call it, or ''."""
         if definition.node not in self._passed_on:
-            self._passed_on[definition.node] = self._find_passed_on(definition)
+            self._passed_on[definition.node] = next(self._mentions(definition), "")
         return self._passed_on[definition.node]
 
-    def _find_passed_on(self, definition: Definition) -> Call | None:
+    def _mentions(self, definition: Definition) -> Iterator[str]:
+        """Yield the places that read a function without calling it, or giving it another name."""
         for module in self.mentioning(definition.name, definition.module):
-            for call in module.calls:
-                for argument in arguments_of(call):
-                    if last_name(argument.value) == definition.name and self._is(module, argument.value, definition):
-                        return Call(module, call)
-        return None
+            for node in module.nodes:
+                if isinstance(node, Target) and last_name(node) == definition.name and isinstance(node.ctx, ast.Load):
+                    outer = module.parents[node]
+                    is_called = isinstance(outer, ast.Call) and outer.func is node
+                    is_renamed = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], ast.Name)
+                    is_read = not (is_called or is_renamed or isinstance(outer, ast.Attribute))
+                    if is_read and self._is(module, node, definition):
+                        yield f"{module.path.name if module.path else 'this file'}:{node.lineno}"
+
+    def shows_all_calls(self, definition: Definition) -> bool:
+        """Return whether all calls of a function are known: it has no decorator, no other name, and no getattr and no
+        import that cannot be followed mentions it."""
+        name = definition.name
+        for decorator in getattr(definition.node, "decorator_list", ()):
+            function = definition.module.full_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            if function.partition(".")[0] not in WRAPPERS:
+                return False
+        for module in self.mentioning(name, definition.module):
+            for node in module.nodes:
+                outer = module.parents.get(node)
+                if isinstance(node, ast.alias) and node.name == name and node.asname not in (None, name):
+                    return False
+                if text_of(node) == name and is_name(getattr(outer, "func", None), "getattr"):
+                    return False
+                if isinstance(node, Target) and last_name(node) == name and isinstance(node.ctx, ast.Load):
+                    if self._is(module, node, definition):
+                        if not (isinstance(outer, ast.Call) and outer.func is node):
+                            return False
+                    elif self._may_be(module, node):
+                        return False
+        return True
+
+    def _may_be(self, module: Module, node: Target) -> bool:
+        """Return whether a name may stand for a function of the project, because an import cannot be followed."""
+        if self.definition(module, node) is not None:
+            return False
+        full_name = module.full_name(node)
+        if (found := self.imported(module, full_name)) is not None:
+            return found[1] != ""  # otherwise, it is a module
+        if isinstance(node, ast.Name):
+            bound = module.scope(node).find(node.id)
+            return any(each.alias is not None for each in bound) or (not bound and bool(module.stars))
+        package = full_name.partition(".")[0]
+        return package != "" and any(package in (path.stem, *path.parts) for path in self._paths)
 
 
 def _imported_names(module: Module) -> Iterator[str]:

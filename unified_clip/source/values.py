@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from .._kit.static_values import UnknownValueError, evaluate
@@ -12,11 +12,18 @@ from .module import SELF, Module, is_of_self
 from .objects import MAX_STEPS, SettingsObjects
 from .options import FLAGS, Option, field_of, options_named
 from .project import Call, Definition, Project, bound_argument, parameters_of
-from .scopes import Assignment
-from .tree import DEFINITIONS, Function, Target, is_name, keywords_of, last_name, text_of
+from .tree import Function, Target, is_name, keywords_of, last_name, text_of
 
 MAX_EVALUATED = 1000
 """The number of expressions to evaluate for one value. Functions that call each other could need millions."""
+
+MAX_CALLS = 30
+"""The values that calls of a function pass are listed one by one only for as many calls."""
+
+
+Shown = Literal["all", "some", "of the class", "by name"]
+"""Which calls of a function are known. some: other code may call it, and use its default. by name: those of methods of
+this name, also of other classes."""
 
 
 class Origin(NamedTuple):
@@ -32,15 +39,6 @@ class Origin(NamedTuple):
     module: Module
     line: int
 
-    @property
-    def place(self) -> str:
-        return f"{self.module.path.name if self.module.path else 'this file'}:{self.line}"
-
-    def __str__(self) -> str:
-        if self.kind == "caller":
-            return f"only caller at {self.place}"
-        return f"{self.kind} at {self.place}" if self.kind == "constant" else f"default of {self.kind} {self.name}"
-
 
 @dataclass(frozen=True)
 class Value:
@@ -51,21 +49,40 @@ class Value:
     why_unknown: str = ""
     """A sentence, or '' if the value is known. Known values may be None."""
 
-    @property
-    def how(self) -> str:
-        return self.why_unknown or ", ".join(dict.fromkeys(map(str, self.origins))) or "constant"
+    passed: Sequence[Passed] = ()
+    """What the calls in the project pass for a parameter, if the expression is only this parameter. A parameter of a
+    method has none, because a method is found by its name alone."""
+
+    unused: Sequence[tuple[Module, ast.AST]] = ()
+    """The parameters whose defaults no call uses."""
+
+
+class Passed(NamedTuple):
+    """What a call in the project passes for a parameter, or the default that it leaves."""
+
+    module: Module
+    node: ast.expr
+    value: Value
 
 
 class _UnknownError(Exception):
     """The message is a sentence that says why a value is unknown."""
+
+    def __init__(self, why: str, passed: Sequence[Passed] = ()) -> None:
+        super().__init__(why)
+        self.passed = passed
+
+
+class _EndedError(Exception):
+    """Ends an evaluation. The message is a sentence, too."""
 
 
 def value_of(project: Project, module: Module, node: ast.expr) -> Value:
     """Return the value of an expression at its place in a module."""
     evaluation = _Evaluation(project)
     try:
-        return Value(evaluation.value(module, node), tuple(dict.fromkeys(evaluation.origins)))
-    except _UnknownError as error:
+        return replace(evaluation.guarded(module, node), unused=evaluation.unused)
+    except _EndedError as error:
         return Value(why_unknown=str(error))
 
 
@@ -76,14 +93,25 @@ class _Evaluation:
         self._in_progress: list[ast.AST] = []
         self._evaluated = 0
         self.origins: list[Origin] = []
+        self.unused: list[tuple[Module, ast.AST]] = []
+        self._passed_last: Sequence[Passed] = ()
+
+    def guarded(self, module: Module, node: ast.expr) -> Value:
+        start = len(self.origins)
+        try:
+            value = self.value(module, node)
+        except _UnknownError as error:
+            return Value(why_unknown=str(error), passed=error.passed)
+        return Value(value, tuple(dict.fromkeys(self.origins[start:])), passed=self._passed_last)
 
     def value(self, module: Module, node: ast.expr) -> Any:
         self._evaluated += 1
         if self._evaluated > MAX_EVALUATED:
-            raise _UnknownError("Too many calls may pass this value.")
+            raise _EndedError("Too many calls may pass this value.")
         if node in self._in_progress or len(self._in_progress) > MAX_STEPS:
-            raise _UnknownError(f"The value of {ast.unparse(node)} depends on itself.")
+            raise _EndedError(f"The value of {ast.unparse(node)} depends on itself.")
         self._in_progress.append(node)
+        self._passed_last = ()
         try:
             if isinstance(node, ast.Subscript):
                 return self._entry(module, node)
@@ -93,8 +121,12 @@ class _Evaluation:
             if inner is not node and isinstance(inner, ast.Subscript):
                 return self.value(module, inner)
             raise _UnknownError(f"{ast.unparse(inner)} is computed when the code runs.") from None
+        except _UnknownError as error:
+            raise _UnknownError(str(error), error.passed if isinstance(node, Target) else ()) from None
         finally:
             self._in_progress.pop()
+            if not isinstance(node, Target):  # what a call passes is only a part of this value
+                self._passed_last = ()
 
     def _named(self, module: Module, node: Target) -> Any:
         if isinstance(node, ast.Attribute):
@@ -166,57 +198,60 @@ class _Evaluation:
             return self._default(options[0])
         names, defaults = parameters_of(function)
         owner = module.parents[function]
-        is_method = isinstance(owner, ast.ClassDef) and names[:1] and names[0] in SELF
         definition = Definition(module, function, function.name)
-        self._check_passed_on(definition)
-        calls = self._project.calls_of(definition)
+        if place := self._project.passed_on(definition):
+            raise _UnknownError(f"{definition.name} is passed on in {place}, so other code may call it.")
+        calls: Sequence[Call] = self._project.calls_of(definition)
+        shown: Shown = "by name"
+        if not isinstance(owner, ast.ClassDef):
+            shown = "all" if self._project.shows_all_calls(definition) else "some"
+        elif names[:1] and names[0] in SELF:
+            names = names[1:]
         if isinstance(owner, ast.ClassDef) and function.name == "__init__":
-            calls = self._calls_of_class(Definition(module, owner, owner.name), calls)
-        names = names[1:] if is_method else names
-        return self._passed(function.name, node.arg, calls, names, Option(module, node, "", defaults.get(node.arg)))
+            created, other = self._project.calls_of_subclasses(Definition(module, owner, owner.name))
+            if other:
+                raise _UnknownError(f"The class {other} derives from {owner.name}, and has its own __init__.")
+            calls, shown = [*calls, *created], "of the class"
+        default = Option(module, node, "", defaults.get(node.arg))
+        return self._passed(function.name, node.arg, calls, names, default, shown)
 
-    def _passed(self, function: str, name: str, calls: Sequence[Call], names: Sequence[str], default: Option) -> Any:
+    def _passed(
+        self,
+        function: str,
+        name: str,
+        calls: Sequence[Call],
+        names: Sequence[str],
+        default: Option,
+        shown: Shown = "of the class",
+    ) -> Any:
         """Return the value that all calls of a function pass for a parameter."""
         label = f"{function}({name}=)"
-        values = []
+        passed: list[Passed] = []
         for call in calls:
             argument = bound_argument(call.node, names, name)
             if isinstance(argument, str):
                 raise _UnknownError(f"{call.place} passes {argument}, which may contain {name}.")
             if argument is not None:
                 self._add("caller", label, call.module, call.node)
-                values.append(self.value(call.module, argument.value))
-        if len(values) < max(len(calls), 1):
-            if default.default is None:
+                passed.append(Passed(call.module, argument.value, self.guarded(call.module, argument.value)))
+        is_default_used = len(passed) < max(len(calls), 1)
+        if default.default is None:
+            if is_default_used:
                 raise _UnknownError(f"No call in the project passes {name} of {function}.")
+        elif is_default_used or shown == "some":
             self._add("parameter", label, default.module, default.node)
-            values.append(self.value(default.module, default.default))
-        if any(value != values[0] for value in values):
+            passed.append(Passed(default.module, default.default, self.guarded(default.module, default.default)))
+        elif shown == "all":
+            self.unused.append((default.module, default.node))
+        are_listed = shown != "by name" and 0 < len(calls) <= MAX_CALLS
+        inner = [each for outer in passed for each in outer.value.passed or [outer]] if are_listed else []
+        if unknown := [each.value.why_unknown for each in passed if each.value.why_unknown]:
+            raise _UnknownError(unknown[0], inner)
+        if any(each.value.value != passed[0].value.value for each in passed):
             places = " and ".join(call.place for call in calls[:3])
-            raise _UnknownError(f"Calls pass different values for {name}: {places}.")
-        return values[0]
-
-    def _check_passed_on(self, definition: Definition) -> None:
-        if (call := self._project.passed_on(definition)) is not None:
-            raise _UnknownError(f"{definition.name} is passed on in {call.place}, so other code may call it.")
-
-    def _calls_of_class(self, owner: Definition, calls: Sequence[Call]) -> list[Call]:
-        """Return the calls that create objects of a class, also by the name of a subclass without an own __init__."""
-        found = [*calls]
-        for derived in self._subclasses(owner):
-            assert isinstance(derived.node, ast.ClassDef)
-            if any(isinstance(line, DEFINITIONS) and line.name == "__init__" for line in derived.node.body):
-                raise _UnknownError(f"The class {derived.name} derives from {owner.name}, and has its own __init__.")
-            found += self._calls_of_class(derived, self._project.calls_of(derived))
-        return found
-
-    def _subclasses(self, owner: Definition) -> Iterator[Definition]:
-        for module in self._project.mentioning(owner.name, owner.module):
-            for node in module.nodes:
-                for base in node.bases if isinstance(node, ast.ClassDef) and node is not owner.node else ():
-                    found = self._project.definition(module, base) if last_name(base) == owner.name else None
-                    if found is not None and found.node is owner.node:
-                        yield Definition(module, node, node.name)  # type: ignore[attr-defined]
+            raise _UnknownError(f"Calls pass different values for {name}: {places}.", inner)
+        self._passed_last = inner
+        return passed[0].value.value
 
     # -- attributes
 
@@ -233,7 +268,7 @@ class _Evaluation:
             return self._of_object(Definition(module, owner, owner.name), node.attr)
         parsed = list(self._objects.of(module, node.value))
         if not parsed:
-            raise _UnknownError(f"The object {ast.unparse(node.value)} is not known.")
+            return self._of_unknown_class(module, node)
         values = [
             self._option(module, node.attr)
             if each.owner is None
@@ -243,6 +278,17 @@ class _Evaluation:
         if any(value != values[0] for value in values):
             raise _UnknownError(f"{ast.unparse(node)} has several values.")
         return values[0]
+
+    def _of_unknown_class(self, module: Module, node: ast.Attribute) -> Any:
+        """Return what the only call passes that makes an object, as in `hparams = HParams(clip=1.0)`."""
+        made = self._project.definition(module, node.value)
+        call = made.module.bound_value(made.node).value if made is not None and len(made.assignments) == 1 else None
+        is_class = isinstance(call, ast.Call) and last_name(call.func)[:1].isupper()
+        passed = keywords_of(call).get(node.attr) if isinstance(call, ast.Call) and is_class else None
+        if made is None or passed is None:
+            raise _UnknownError(f"The object {ast.unparse(node.value)} is not known.")
+        self._check_stores(made.module, node.attr)
+        return self._default(Option(made.module, passed.value, f"{made.name}.{node.attr}", passed.value))
 
     def _flag(self, module: Module, node: ast.expr) -> str:
         """Return the name of an absl flag in `CLIP = flags.DEFINE_float("clip", ...)`, or ''."""
@@ -265,6 +311,9 @@ class _Evaluation:
         if not stores:
             bases = [self._project.definition(module, base) for base in node.bases]
             classes = [base for base in bases if base is not None and isinstance(base.node, ast.ClassDef)]
+            if not classes and len(calls) == 1 and name in (passed := keywords_of(calls[0].node)):
+                value = passed[name].value
+                return self._default(Option(calls[0].module, value, f"{node.name}.{name}", value))
             if node.bases and not classes:
                 raise _UnknownError(f"{node.name}.{name} is set outside of the project.")
             if not classes:
@@ -340,6 +389,3 @@ def _may_derive(module: Module, owner: ast.ClassDef, own: set[int], of: Module) 
     names = {last_name(base) for base in owner.bases}
     classes = {each.name for each, _ in of.attributes if any(id(node) in own for node in of.attributes[each, _])}
     return bool(names & classes) or (module is of and owner.name in classes)
-
-
-__all__ = ["Assignment", "Origin", "Value", "value_of"]

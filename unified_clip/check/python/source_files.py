@@ -25,11 +25,11 @@ from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_funct
 from ...port.port_files import port_all
 from ...port.ported_clip import OFF, SET_OUTSIDE, Meaning, PortedClip, PortedFile
 from ...port.verdicts import MADE_OF_GRADIENT
-from ...source.constants import constant, followed
-from ...source.module import Module, is_of_self
+from ...source.constants import constant, followed, name_of
+from ...source.module import Module
 from ...source.project import Project
 from ...source.tree import FUNCTIONS, last_name, shortened
-from ...source.values import value_of
+from ...source.values import Passed, Value, value_of
 from ..clip_use import (
     ARGUMENT_FORMATS,
     MAX_GRAD_NORM,
@@ -37,9 +37,9 @@ from ..clip_use import (
     THRESHOLD,
     ClipUse,
     of_unread_file,
+    shown,
     with_threshold,
 )
-from ..rules.settings import name_of
 from . import clip_calls, notebooks, own_clips
 from .clip_calls import calls_at
 from .own_clips import NOT_CALLED
@@ -91,14 +91,14 @@ def read(
     ported, unreadable = port_all(paths, "drop-in", advance=advance, edit=False, project=project)
     own = own_clips.read(project, [file.path for file in ported])
     clipping = {use.path for use in own.uses}
-    uses: list[ClipUse | None] = [*own.uses]
+    uses = [*own.uses]
     for file in (file for file in ported if file.sites):
         native = _native_uses(project, file, configurations, is_replaced=file.path in clipping)
-        uses += [use for use in native if use is None or (use.path, use.line, use.column) not in own.calls]
+        uses += [use for use in native if (use.path, use.line, use.column) not in own.calls]
     uses += [of_unread_file(file.path, "Python source", file.reason) for file in unreadable]
     for path in paths:
         uses += notebooks.clips_outside_python(path)
-    return _without_measures([use for use in uses if use is not None])
+    return _without_measures(uses)
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
@@ -110,8 +110,8 @@ def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
 
 def _native_uses(
     project: Project, file: PortedFile, configurations: Collection[Path], *, is_replaced: bool
-) -> list[ClipUse | None]:
-    """Return the frameworks' own clips in a file. An item is None for a place that does not clip.
+) -> list[ClipUse]:
+    """Return the frameworks' own clips in a file.
 
     is_replaced: Whether the file also clips with unified_clip.
     """
@@ -123,8 +123,9 @@ def _native_uses(
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
     sites = [site for site in sites if (site.line, site.column) not in module.annotated]
     return [
-        _native(project, module, site, _call_of(site, calls.get((site.line, site.column), [])), is_replaced)
+        use
         for site in sites
+        for use in _native(project, module, site, _call_of(site, calls.get((site.line, site.column), [])), is_replaced)
     ]
 
 
@@ -136,7 +137,8 @@ def _call_of(site: PortedClip, calls: Sequence[ast.Call]) -> ast.Call | None:
 
 def _native(
     project: Project, module: Module, site: PortedClip, call: ast.Call | None, is_replaced: bool
-) -> ClipUse | None:
+) -> list[ClipUse]:
+    """Return nothing for a place that does not clip."""
     function = clip_function(site.name)
     method = clip_calls.engine_method(module, call) if function is None else None
     package = method.package if method else _package(site.name)
@@ -146,28 +148,28 @@ def _native(
     use = partial(ClipUse, module.path, site.line, site.column, site.name, package=package, code=code)
     if site.verdict == "left":
         is_off = site.rule == OFF and not is_replaced
-        return _under_deepspeed(module, use(ClipConfig(rule="none"))) if is_off else None
+        return [_under_deepspeed(module, use(ClipConfig(rule="none")))] if is_off else []
     if function is not None and function.replacement in MEASURES:
-        return None
+        return []
     if function is not None and function.kind == "program" and _passes_class(module, call):
-        return None
+        return []
     if site.meaning and math.inf in (site.meaning.config.max, -(site.meaning.config.min or 0)):
-        return None if _scales_other(module, call) else use(why_unknown=ONE_BOUND)
+        return [] if _scales_other(module, call) else [use(why_unknown=ONE_BOUND)]
     if site.reason == MADE_OF_GRADIENT:
-        return use(why_unknown=MAY_BE_GRADIENT)
+        return [use(why_unknown=MAY_BE_GRADIENT)]
     meaning = site.meaning
     threshold = meaning.threshold if meaning else ""
     if threshold.strip("\"'") == "auto":
-        return use(why_unknown=AUTO)
+        return [use(why_unknown=AUTO)]
     if not threshold:
         try:
             if meaning is None and call is not None and method is not None:
                 meaning = clip_calls.meaning_of_method(module, call, method)
             if not (meaning and meaning.threshold):
                 config = meaning.config if meaning else None
-                return _with_settings(site, module, call, function, config, use)
+                return [_with_settings(site, module, call, function, config, use)]
         except ConfigError as error:
-            return use(why_unknown=str(error))
+            return [use(why_unknown=str(error))]
     assert meaning is not None
     why = _of_unknown_threshold(module, call, meaning, clip_calls.kind_of(function) if function else "in place")
     return _with_value(project, use(why_unknown=why, rule=meaning.config), meaning.threshold)
@@ -202,7 +204,7 @@ def _with_settings(
     function: ClipFunction | None,
     config: ClipConfig | None,
     use: partial[ClipUse],
-) -> ClipUse | None:
+) -> ClipUse:
     if config is None:
         reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
         unknown = NOT_CALLED if call is None else RUN_TIME
@@ -230,39 +232,64 @@ def _with_settings(
     return use(config, call=code)
 
 
-def _with_value(project: Project, use: ClipUse, code: str) -> ClipUse:
+def _with_value(project: Project, use: ClipUse, code: str) -> list[ClipUse]:
     """Take the threshold of a clip from the code that fixes it, such as the default of a command line option.
 
-    If code also sets an attribute of this name, the threshold is compared where it is set: `possible_clips` does so. A
-    default of 0 is ignored, because the value 0 often switches the clip off.
+    If the calls of a function pass different thresholds, or one of them is unknown, return a clip for each of them.
     """
-    rule = use.rule
-    if rule is None or use.why_unknown != UNKNOWN_THRESHOLD.format(code=code):
-        return use
+    if use.rule is None or use.why_unknown != UNKNOWN_THRESHOLD.format(code=code):
+        return [use]
     module = project.module(use.path)
     node = _node(module, use, code)
-    name = name_of(module, node) if node is not None else ""
-    use = replace(use, attribute=name, condition=_condition(module, node) if node is not None else "")
-    if node is None or any(not is_of_self(each) for _, each in project.stores_of(name, module)):
-        return use
+    if node is None:
+        return [use]
     value = value_of(project, module, node)
+    settled = [
+        (each.path, *each.position(at))
+        for each, at in [*value.unused, *((passed.module, passed.node) for passed in value.passed)]
+        if each.path is not None
+    ]
+    use = replace(use, condition=_condition(module, node), settled=tuple(settled))
+    is_passed = bool(value.passed)
+    uses = []
+    for each, at, found in value.passed or [Passed(module, node, value)]:
+        own = replace(use, attribute=name_of(each, at), reader=each.path if is_passed else None)
+        uses.append(_with_known_value(own, found, each, at, is_passed))
+    kinds = [(each.attribute, each.reader, each.why_unknown, each.written_at, each.threshold) for each in uses]
+    return list(dict(zip(kinds, uses, strict=True)).values())
+
+
+def _with_known_value(use: ClipUse, value: Value, module: Module, node: ast.expr, is_passed: bool) -> ClipUse:
+    """Return a clip with the value of its threshold: of `node`, which a call can pass. A default of 0 is ignored,
+    because the value 0 often switches the clip off."""
+    rule = cast("ClipConfig", use.rule)
     defaults = [origin for origin in value.origins if origin.kind in ("option", "field", "parameter")]
     if options := [origin.name for origin in defaults if origin.kind != "parameter"]:
         use = replace(use, option=options[0].rpartition(".")[2].lstrip("-").replace("-", "_"))
+    origins = [(each.module.path, each.line) for each in value.origins if each.module.path]
+    place = ""
+    if is_passed:
+        at = use.reader or use.path, module.position(node)[0]
+        origins.insert(0, at)
+        what = "default" if isinstance(module.parents[node], ast.arguments) else "call"
+        place = f"the {what} in {_place(*at) if at[0] != use.path else f'line {notebooks.line_of(*at)}'}"
     if value.why_unknown:
-        return replace(use, why_unknown=f"{use.why_unknown} {value.why_unknown}")
-    if not is_number(value.value) or abs(value.value) > sys.float_info.max:
-        return use
-    if use.is_off_at(value.value):
-        config = ClipConfig(rule="none")
-    elif value.value <= 0:
-        shown = defaults[0].name if defaults else code
-        return replace(use, why_unknown=f"{use.why_unknown} The default of {shown} is {format_value(value.value)}.")
-    else:
-        config = with_threshold(rule, float(value.value))
-    clip = f"{use.clip} by default: {defaults[0].name} is not passed" if defaults else use.clip
-    origins = tuple((each.module.path, each.line) for each in value.origins if each.module.path)
-    return replace(use, config=config, why_unknown="", clip=clip, origins=origins)
+        return replace(use, why_unknown=f"{use.why_unknown} {value.why_unknown}{f' See {place}.' if place else ''}")
+    number = value.value if is_number(value.value) and abs(value.value) <= sys.float_info.max else None
+    if number is None or (number <= 0 and defaults and not use.is_off_at(number)):
+        what = f"The default of {defaults[0].name}" if defaults else f"The value of {place}" if place else "The value"
+        return replace(use, why_unknown=f"{use.why_unknown} {what} is {format_value(value.value)}.")
+    try:
+        config = ClipConfig(rule="none") if use.is_off_at(number) else with_threshold(rule, float(number))
+    except ConfigError as error:
+        return replace(use, why_unknown=str(error))
+    by = f"the default of {defaults[0].name}" if defaults else place
+    clip, written_at = f"{use.clip} by {by}" if by else use.clip, _place(*origins[-1]) if origins else ""
+    return replace(use, config=config, why_unknown="", clip=clip, origins=tuple(origins), written_at=written_at)
+
+
+def _place(path: Path, line: int) -> str:
+    return f"{shown(path)}:{notebooks.line_of(path, line)}"
 
 
 def _condition(module: Module, node: ast.expr) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import re
 import sys
@@ -20,8 +19,6 @@ from ...config.clip_config import ClipConfig
 from ...config.documents import Document, format_value
 from ...config.formats import FORMATS, convert, placement
 from ...errors import ConfigError
-from ...source.constants import followed
-from ...source.module import Module
 from ...source.project import Project
 from .. import settings
 from ..clip_use import ClipUse, NamedValue, inner_values, listed, of_unread_file, with_threshold
@@ -123,12 +120,14 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
         is_of_trainer = setting.command and setting.value != REMOVED and _option(setting) in of_trainer
         if kind == "declared" or is_of_trainer:
             continue
-        replaces = any(_reads(use, path, setting) for use in clips if use.path in near)
+        replaces = any(_reads(use, path, setting) for use in clips if (use.reader or use.path) in near)
         found_in = _clips_of(project, setting, clips, near, readers.sources, replaces=replaces)
         use, rule = None, found_in != []
         if reader := _trainer_reader(setting) or _rule_reader(setting, found_in):
-            option = setting.name if setting.command or replaces else ""  # another value can be the one that counts
-            use = _read(path, setting, reader, is_setting=True, option=option)
+            is_replaceable = setting.command or replaces or setting.is_parameter
+            option = setting.name if is_replaceable else ""  # another value can be the one that counts
+            is_part = setting.is_part_of_code
+            use = _read(path, setting, reader, is_setting=True, option=option, is_part_of_code=is_part)
         elif setting.command:
             use = _of_command(path, setting, options)
         if use is not None:
@@ -230,7 +229,7 @@ def _clips_of(
     if not (is_like_clip or is_named or setting.is_option or replaces or setting.command):
         return []
     readers = _readers(project, setting, clips, near, sources)
-    found = [use for use in readers if is_like_clip or use.path in near]
+    found = [use for use in readers if is_like_clip or (use.reader or use.path) in near]
     rules = [use.rule or use.config for use in found]
     return found if len({with_threshold(rule, 1.0).dumps("json") for rule in rules if rule is not None}) == 1 else []
 
@@ -276,8 +275,8 @@ def _readers(
     if setting.command and (script := _script_of(setting)):
         modules = [module for path in sources if path.name == script and (module := project.readable(path))]
         reached = {each.path for module in modules for each in (module, *project.reached_from(module))}
-        return [use for use in readers if use.path in reached]
-    return [use for use in readers if use.path in near] or readers
+        return [use for use in readers if (use.reader or use.path) in reached]
+    return [use for use in readers if (use.reader or use.path) in near] or readers
 
 
 def _reads(use: ClipUse, path: Path, setting: Setting) -> bool:
@@ -303,25 +302,11 @@ def _script_of(setting: Setting) -> str:
     return scripts[-1] if scripts else ""
 
 
-def name_of(module: Module, node: ast.expr) -> str:
-    """Return the variable, attribute or key that an expression reads. For other code, return ''.
-
-    For `config.grad_clip`, `config["grad_clip"]` and `config.get("grad_clip", 1.0)`, return "grad_clip".
-    """
-    for each in (followed(module, node), node):
-        match each:
-            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *_]):
-                return name
-            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
-                return name
-    return ""
-
-
 def compared(uses: Sequence[ClipUse], config: ClipConfig, root: Path) -> list[ClipUse]:
     """Leave out what is unknown only without the declared keys, or an option without default that a declared key sets.
     Compare a clip by its rule if the check compares all settings that the clip reads."""
     known = [use for use in uses if use.is_declared and use.config is not None]
-    uses = [use for use in uses if NO_DEFAULT not in use.why_unknown or not _is_set(use, known, root)]
+    uses = [use for use in uses if NO_DEFAULT not in use.why_unknown or not _read_by(use, known, root)]
     names: dict[Path, set[str]] = {}
     for use in uses:
         if use.is_declared:
@@ -346,17 +331,26 @@ def _by_its_rule(
     """If the check compares all settings that a clip reads, take their threshold for right in the clip itself."""
     rule, names = use.rule_of_any_threshold, {plain(name) for name in (use.attribute, use.option) if name}
     if rule is None or any(
-        plain(each.name) in names and patterns.is_near(of.path, use.path, root) for of in unknown for each in of.values
+        plain(each.name) in names and patterns.is_near(of.path, use.reader or use.path, root)
+        for of in unknown
+        for each in of.values
     ):
         return use
-    if not _is_set(use, settings, root):
+    # what a call passes is read from an object that is unknown here
+    read = [each for each in _read_by(use, settings, root) if not (use.reader and each.is_part_of_code)]
+    if not read:
         return use
-    return replace(use, config=with_threshold(rule, config.threshold), why_unknown="")
+    places = tuple((each.path, each.line) for each in read)
+    return replace(use, config=with_threshold(rule, config.threshold), why_unknown="", settings=places)
 
 
-def _is_set(use: ClipUse, settings: Sequence[ClipUse], root: Path) -> bool:
+def _read_by(use: ClipUse, settings: Sequence[ClipUse], root: Path) -> list[ClipUse]:
     names = {plain(name) for name in (use.attribute, use.option) if name}
-    return any(plain(each.attribute) in names and patterns.is_near(each.path, use.path, root) for each in settings)
+    return [
+        each
+        for each in settings
+        if plain(each.attribute) in names and patterns.is_near(each.path, use.reader or use.path, root)
+    ]
 
 
 # -- a key that a command declares
