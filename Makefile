@@ -275,7 +275,7 @@ bench: $(VENV)/package
 # Whether every pair runs. The times mean nothing, and tests/frameworks/test_each_bench.py compares the numbers.
 bench-smoke: $(VENV)/package
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out build/bench \
-		--frameworks torch,tensorflow,paddle,jax,numpy --lists 10x10 --no-growth --seconds 0.01
+		--frameworks torch,tensorflow,paddle,jax,numpy --lists 10x10 --seconds 0.01
 
 # The tables in docs/native_differences.md, after a run of the parity suite.
 native-tables: $(VENV)/package

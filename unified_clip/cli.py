@@ -43,7 +43,7 @@ EXTRAS = {
     "parity": ("cli", CLI),
     "record": ("cli", ()),
     "compare": ("cli", CLI),
-    "bench": ("bench", (*CLI, "matplotlib")),
+    "bench": ("cli", CLI),
     "explain": ("cli", CLI),
     "port": ("cli", CLI),
     "verify": ("cli", CLI),

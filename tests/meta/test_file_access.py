@@ -28,7 +28,6 @@ EXCEPTIONS = {
     "_kit/install.py: metadata.distribution('unified_clip').read_text": OWN,
     "_kit/scratch.py: os.open": "the lock of a temporary directory",
     "bench/measure.py: (PROCESS / 'clear_refs').write_text": OWN,
-    "bench/plot.py: figure.savefig": "draws into memory",
     "bench/run.py: path.open": SCRATCH,
     "bench/worker.py: os.fdopen": "standard output",
     "parity/old_releases/worker.py: (options.job / 'job.json').read_text": "runs in old environments",

@@ -6,13 +6,12 @@ from typing import Any
 
 from unified_clip.bench.options import Options
 
-OPTIONS = Options(frameworks=["numpy"], lists=["10x10"], seconds=0.0, growth=False)
+OPTIONS = Options(frameworks=["numpy"], lists=["10x10"], seconds=0.0)
 
 SCHEMA = {
     "results": {"framework", "list", "dtype", "what", "native", "repeats", "ours_ms", "native_ms", "ratio"},
     "limits": {"framework", "list", "dtype", "bytes", "read_ms", "read_write_ms"},
     "memory": {"framework", "list", "dtype", "native", "ours_bytes", "native_bytes"},
-    "growth": {"framework", "along", "count", "native", "repeats", "ours_ms", "native_ms", "ratio"},
 }
 
 TIMES = {"ours_ms": [1.0, 2.0, 3.0], "native_ms": [2.0, 4.0, 6.0], "ratio": [1.5, 2.0, 2.5]}
@@ -33,10 +32,6 @@ DATA: dict[str, Any] = {
     ],
     "limits": [{**LABELS, "bytes": 1000, "read_ms": [1.0, 1.0, 1.0], "read_write_ms": [2.0, 2.0, 2.0]}],
     "memory": [{**LABELS, "native": "paddle.a", "ours_bytes": 1 << 20, "native_bytes": None}],
-    "growth": [
-        {"framework": "paddle", "along": "elements", "count": count, "native": "paddle.a", "repeats": 9, **times}
-        for count, times in ((1000, TIMES), (10000, ALONE))
-    ],
 }
 
 

@@ -17,7 +17,7 @@ def add_parser(commands: Any) -> None:
         "bench",
         help="compare the speed of unified_clip and the frameworks' own functions",
         description="Time unified_clip and the frameworks' own functions alternately. Each framework runs in its own "
-        "process. Write bench.json, ratios.svg and growth.svg.",
+        "process. Write bench.json.",
     )
     lists = ". A path selects the tensor shapes in a file, such as model.safetensors or gradients.npz"
     for name, names, more in (
@@ -43,8 +43,6 @@ def add_parser(commands: Any) -> None:
         help=f"cpu, or cuda to measure PyTorch on a GPU (default: {Options.device}). With cuda, --lists defaults to "
         f"{','.join(LISTS_ON_GPU)}",
     )
-    growth = "also measure how the time grows with more elements and tensors (default: yes on the CPU, no on a GPU)"
-    bench.add_argument("--growth", action=argparse.BooleanOptionalAction, help=growth)
     bench.add_argument(
         "--out", type=Path, default=Path("report/bench"), metavar="DIR", help="output directory (default: report/bench)"
     )
@@ -56,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     from . import gradients, report
     from . import run as engine
 
-    names = ("frameworks", "lists", "dtypes", "threads", "seconds", "growth", "device")
+    names = ("frameworks", "lists", "dtypes", "threads", "seconds", "device")
     passed = {name: value for name in names if (value := getattr(options, name)) is not None}
     if titles := _titles(options.lists or ()):
         passed["lists"] = [titles.get(name, name) for name in options.lists]
@@ -73,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     report.write(data, options.out)
     report.show(data, options.out)
     missed = options.frameworks and data["missing"]
-    return INCOMPLETE if data["failed"] or missed or not (data["results"] or data["growth"]) else 0
+    return INCOMPLETE if data["failed"] or missed or not data["results"] else 0
 
 
 def _titles(lists: Sequence[str]) -> dict[str, str]:

@@ -41,11 +41,6 @@ LISTS: Mapping[str, Sequence[Shape]] = {
 
 LISTS_ON_GPU = ("ResNet-50", "GPT-2", "Llama-7B-layer")
 
-GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
-    "elements": {10**power: [(10**power,)] for power in range(3, 9)},
-    "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
-}
-
 
 def elements(shapes: Sequence[Shape]) -> int:
     return sum(map(prod, shapes))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .._kit.coded_error import CodedError
-from .lists import GROWTH, LISTS, LISTS_ON_GPU, Shape
+from .lists import LISTS, LISTS_ON_GPU, Shape
 
 DTYPES = ("float32", "bfloat16")
 
@@ -26,7 +26,7 @@ class OptionsError(CodedError, code="UC203"):
 
 DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {},
-    "cuda": {"frameworks": ["torch"], "lists": list(LISTS_ON_GPU), "growth": False},
+    "cuda": {"frameworks": ["torch"], "lists": list(LISTS_ON_GPU)},
 }
 """{device: its defaults for fields of `Options`}."""
 
@@ -36,7 +36,6 @@ class Measurement:
     shapes: Sequence[Shape]
     dtype: str
     labels: Mapping[str, Any]  # keys of the entry in bench.json
-    is_growth: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ class Options:
     lists: Sequence[str] = tuple(LISTS)
     dtypes: Sequence[str] = DTYPES
     threads: int = 2
-    growth: bool = True
     seconds: float = 1.0
     """The time to measure one pair of functions. Slow functions take longer, because each function runs at least 7
     times."""
@@ -82,6 +80,3 @@ class Options:
                 if dtype in self.dtypes:
                     shapes = self.own_lists.get(name) or LISTS[name]
                     yield Measurement(shapes, dtype, {"list": name, "dtype": dtype})
-        for along, points in GROWTH.items() if self.growth else ():
-            for count, shapes in points.items():
-                yield Measurement(shapes, "float32", {"along": along, "count": count}, is_growth=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from .._kit import atomic_files
 from .._kit.display import cell
-from . import plot
 
 NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
@@ -27,10 +26,6 @@ Table = tuple[Sequence[str], list[list[str]]]
 
 def write(data: Mapping[str, Any], out: Path) -> None:
     atomic_files.write(out / "bench.json", as_json(data))
-    plot.ratios(data, out / "ratios.svg")
-    (out / "growth.svg").unlink(missing_ok=True)
-    if data["growth"]:
-        plot.growth(data, out / "growth.svg")
 
 
 def as_json(data: Mapping[str, Any]) -> str:
@@ -132,6 +127,5 @@ def show(data: Mapping[str, Any], out: Path) -> None:
             for row in rows:
                 table.add_row(*map(cell, row))
             console.print(table)
-    plots = "ratios.svg and growth.svg" if data["growth"] else "ratios.svg"
-    for line in [*problems(data), f"Results: {out / 'bench.json'}, {plots}."]:
+    for line in [*problems(data), f"Results: {out / 'bench.json'}."]:
         console.print(cell(line), soft_wrap=True)

@@ -42,7 +42,6 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
         "results": [],
         "limits": [],
         "memory": [],
-        "growth": [],
     }
     load = other_load()
     for framework in options.frameworks:
@@ -50,7 +49,7 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
         def add(result: dict[str, Any], framework: str = framework) -> None:
             for key, value in result.items():
                 data[key] = data[key] | value if isinstance(value, dict) else data[key] + value
-            progress(framework, int("results" in result or "growth" in result))
+            progress(framework, int("results" in result))
 
         if failure := _work(framework, options, add):
             data["failed"][framework] = failure

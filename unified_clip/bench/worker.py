@@ -18,7 +18,7 @@ from .._kit import workers
 from . import cuda, lists, measure
 from .gradients import create_gradients, rough_norm
 from .options import Measurement, Options
-from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
+from .pairs import FRAMEWORKS, MOST_COMPILED, Framework
 
 Tables = dict[str, list[dict[str, Any]]]
 
@@ -52,7 +52,7 @@ def results(name: str, options: Options) -> Iterator[dict[str, Any]]:
     if framework.describe_device is not None:
         yield {"machine": framework.describe_device()}
     for measurement in options.measurements(name):
-        tables = (_measure_growth if measurement.is_growth else _measure_list)(framework, measurement, options)
+        tables = _measure_list(framework, measurement, options)
         labels = {"framework": name, **measurement.labels}
         yield {key: [labels | row for row in rows] for key, rows in tables.items()}
 
@@ -85,13 +85,6 @@ def _memory(pair: measure.Pair) -> dict[str, Any]:
     calls = {"ours_bytes": pair.unified, "native_bytes": pair.native}
     sizes = {key: call and measure.extra_memory(call, pair.prepare()) for key, call in calls.items()}
     return {"native": pair.native_name, **sizes}
-
-
-def _measure_growth(framework: Framework, measurement: Measurement, options: Options) -> Tables:
-    gradients = create_gradients(measurement.shapes, measurement.dtype)
-    pairs: Pairs = framework.pairs(gradients)
-    pair = pairs.clips(rough_norm(gradients) / 2)[0]
-    return {"growth": [measure.compare(pair, options.seconds, milliseconds=framework.milliseconds)]}
 
 
 if __name__ == "__main__":

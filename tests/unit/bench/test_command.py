@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from unified_clip.tensors.types import UnreadableError
 
 
 def bench(out: Path, *more: str, frameworks: str = "numpy") -> int:
-    arguments = ["--frameworks", frameworks, "--lists", "10x10", "--seconds", "0", "--no-growth"]
+    arguments = ["--frameworks", frameworks, "--lists", "10x10", "--seconds", "0"]
     return cli.main(["bench", *arguments, "--out", str(out), *more])
 
 
@@ -32,8 +31,6 @@ def test_the_command_measures_writes_and_shows(tmp_path: Path, capfd: pytest.Cap
     check_schema(data)
     assert (data["threads"], data["versions"]["numpy"]) == (1, np.__version__)
     assert [each["what"] for each in data["results"]] == ["clipped", "not clipped", "norm alone"]
-    assert ElementTree.parse(tmp_path / "out/ratios.svg")
-    assert not (tmp_path / "out/growth.svg").exists()
     assert data["machine"]["other_load"] >= 0
     printed = capfd.readouterr().out
     assert "plain NumPy" in printed
@@ -133,7 +130,7 @@ def test_a_framework_that_is_not_installed_is_reported(
 
 @pytest.mark.parametrize(
     ("change", "status"),
-    [({}, 0), ({"missing": {"jax": "why"}}, 0), ({"failed": {"jax": "why"}}, 3), ({"results": [], "growth": []}, 3)],
+    [({}, 0), ({"missing": {"jax": "why"}}, 0), ({"failed": {"jax": "why"}}, 3), ({"results": []}, 3)],
 )
 def test_the_exit_status_says_whether_all_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], status: int

@@ -1,10 +1,9 @@
-"""The tables and the plots of `unified-clip bench`."""
+"""The tables of `unified-clip bench`, and the committed results."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from support.bench import DATA, check_schema
@@ -35,29 +34,9 @@ def test_a_busy_machine_is_reported(load: float, is_busy: bool) -> None:
     assert all(f"2 of 4 processors, and other processes had a load average of {load}" in each for each in problems)
 
 
-@pytest.mark.nightly
-def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
-    written = []
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        report.write(DATA, tmp_path / name)
-        written.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-    assert written[0] == written[1]
-    assert json.loads(written[0].pop("bench.json")) == DATA
-    assert sorted(written[0]) == ["growth.svg", "ratios.svg"]
-    for content in written[0].values():
-        assert b"date" not in content
-        assert ElementTree.fromstring(content).tag.endswith("svg")
-
-
-@pytest.mark.nightly
-def test_the_committed_results_can_be_plotted(tmp_path: Path) -> None:
-    data = json.loads((ROOT / "benchmarks/results/bench.json").read_text(encoding="utf-8"))
-    assert any(each["what"] == "clipped, in a graph" for each in data["results"])
-    report.write(data, tmp_path)
-    drawn = (tmp_path / "ratios.svg").read_text(encoding="utf-8")
-    compared = {each["native"] for each in data["results"] if each["ratio"] and each["what"] != "norm alone"}
-    assert not {native for native in compared if f"<!-- {native} -->" not in drawn}
+def test_the_file_has_the_data(tmp_path: Path) -> None:
+    report.write(DATA, tmp_path)
+    assert json.loads((tmp_path / "bench.json").read_text(encoding="utf-8")) == DATA
 
 
 def test_the_committed_results_are_whole_and_small() -> None:
@@ -69,5 +48,3 @@ def test_the_committed_results_are_whole_and_small() -> None:
     assert measured == {
         (name, each, dtype) for name, dtypes in DTYPES_OF.items() for each in lists.LISTS for dtype in dtypes
     }
-    for name in ("ratios.svg", "growth.svg"):
-        assert (where / name).stat().st_size < 300_000
