@@ -205,3 +205,17 @@ def test_numpy_arrays_are_clipped_where_gradients_are_given(kit: Kit) -> None:
     grads = [np.array([3.0], np.float32), np.array([4.0], np.float32)]
     kit.namespace.clip_grad_norm_(grads, 1.0)
     np.testing.assert_allclose([np.asarray(grad).item() for grad in grads], [0.6, 0.8], rtol=1e-6)
+
+
+@where(lambda kit: kit.name == "numpy")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+def test_arrays_in_the_other_byte_order_have_the_results_of_the_machines_order(kit: Kit, dtype: str) -> None:
+    own = [np.arange(1, 9).astype(dtype), np.full((2, 3), -0.5, dtype)]
+    swapped = [array.astype(array.dtype.newbyteorder()) for array in own]
+    norms = [kit.namespace.clip_grad_norm_(arrays, 1.0) for arrays in (own, swapped)]
+    assert norms[0] == norms[1]
+    for _ in range(2):
+        for array, other in zip(own, swapped, strict=True):
+            np.testing.assert_array_equal(array, other)
+            assert not other.dtype.isnative
+        own, swapped = (kit.namespace.clip_by_global_norm(arrays, 0.5)[0] for arrays in (own, swapped))

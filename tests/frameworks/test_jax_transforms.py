@@ -112,6 +112,8 @@ def test_it_is_the_rule_in_a_transformation_without_state(case: str) -> None:
     got, _ = clip.update(updates, state, params=updates)
     assert_same(got, expected)
     assert not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (expected, updates)), strict=True))
+    infinite = jax.tree.map(lambda each: each.at[0].set(jnp.inf) if each.ndim == 1 else each, updates)
+    assert_same(clip.update(infinite, state)[0], expected_result(infinite))
 
 
 def test_a_tuple_stays_one_and_so_do_one_array_and_nothing() -> None:

@@ -126,6 +126,13 @@ def test_long_tensors_match_eager(long: list[np.ndarray], kit: Kit) -> None:
             assert [t.shape for t in clipped] == [t.shape for t in expected]
 
 
+def test_without_kernels_the_coefficient_is_not_rounded_to_the_dtype_of_the_gradient(kit: Kit) -> None:
+    for dtype in ("bfloat16", "float16"):
+        gradient = tf.cast(RANDOM.standard_normal(1000), dtype)
+        clipped = tf.function(lambda tensor: uc.clip_by_norm(tensor, 0.3), jit_compile=True)(gradient)
+        assert kit.bits(clipped) == kit.bits(uc.clip_by_norm(gradient, 0.3))
+
+
 def test_a_long_list_within_the_threshold_is_unchanged(long: list[np.ndarray]) -> None:
     """Subnormal numbers too, which TensorFlow's multiplication by 1 flushes."""
     array = np.clip(long[0], -1, 1)

@@ -105,6 +105,8 @@ def test_only_ranks_with_parameter_names_compare_them(p: float) -> None:
     message = common_error(3, lambda group: norm_of_ones(group, p=p, names=[known, None, ["a [2]", "b"]][group.rank]))
     assert rows_of(message) == {"the parameter at position 1": {0: "b [3]", 2: "b"}}
     assert len(set(run_ranks(2, lambda group: norm_of_ones(group, p=p))[0])) == 1
+    message = common_error(2, lambda group: norm_of_ones(group, p=p, names=[known, known[::-1]][group.rank]))
+    assert rows_of(message).keys() == {"the parameter at position 0", "the parameter at position 1"}
 
 
 def test_a_difference_names_the_functions_that_the_ranks_called() -> None:
