@@ -9,7 +9,7 @@ from textwrap import indent
 
 import numpy as np
 import pytest
-from support.page_examples import printed, run
+from support.page_examples import run
 
 from unified_clip.compare.recordings import RecordingComparison, compare
 
@@ -60,6 +60,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 tf.disable_eager_execution()
+tf.reset_default_graph()
 {code}
 weights, batches = np.load("weights.npz"), np.load("batches.npz")
 x, y = tf.placeholder(tf.float32, [8, 6]), tf.placeholder(tf.float32, [8, 1])
@@ -161,28 +162,77 @@ def test_momentum_with_the_code_of_the_page_follows_a_schedule_as_in_keras(folde
     assert "keeps earlier learning rates" in texts(wrong)
 
 
-def test_the_functions_for_schedules_have_the_rates_of_keras(folder: Path) -> None:
-    rows = re.findall(r"^\| `(\w+\(.*?\))` \| `(lambda t: .*?)`", PAGE, re.MULTILINE)
-    assert len(rows) == 5
-    code = "import keras, math\nr, s, n, q, end, power = 0.1, 0.05, 4, 0.8, 0.001, 2.0\n"
-    for schedule, factor in rows:
-        code += f"schedule, factor = keras.optimizers.schedules.{schedule}, {factor}\n"
-        code += "assert all(math.isclose(float(schedule(t)), r * factor(t), rel_tol=1e-5) for t in range(12)), factor\n"
-    assert printed(code + 'print("equal")', folder, here=False) == "equal\n"
+SCHEDULES = re.findall(r"^\| `(\w+\(.*?\))` \| `(lambda t: .*?)`", PAGE, re.MULTILINE)
+(ADAGRAD,) = re.findall(r"`(torch\.optim\.Adagrad\(.*\))`", PAGE)
+GRADIENTS = [[0.5, -2.0], [0.25, 1.0], [-3.0, 1e-5]]
+
+RATES = f"""
+import keras, math
+import numpy as np
+
+r, s, n, q, end, power = 0.1, 0.05, 4, 0.8, 0.001, 2.0
+pairs = [{", ".join(f"(keras.optimizers.schedules.{schedule}, {factor})" for schedule, factor in SCHEDULES)}]
+np.save("rates.npy", [[[float(schedule(t)), r * factor(t)] for t in range(12)] for schedule, factor in pairs])
+"""
+
+ADAGRAD_OLD = f"""
+import numpy as np
+import tensorflow as tf
+
+weight, optimizer = tf.Variable([1.0, 2.0]), tf.compat.v1.train.AdagradOptimizer(0.01)
+for gradient in {GRADIENTS}:
+    optimizer.apply_gradients([(tf.constant(gradient), weight)])
+np.save("adagrad_old.npy", weight.numpy())
+"""
+
+ADAGRAD_NEW = f"""
+import numpy as np, torch
+
+weight = torch.tensor([1.0, 2.0])
+parameters = [weight]
+optimizer = {ADAGRAD}
+for gradient in {GRADIENTS}:
+    weight.grad = torch.tensor(gradient)
+    optimizer.step()
+np.save("adagrad_new.npy", weight.numpy())
+"""
 
 
-def test_the_class_without_bias_correction_has_the_updates_of_bert(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> Path:
+    """Record all scripts of a framework in one process, since TensorFlow and PyTorch are imported for seconds."""
     if find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed")
-    optimizer = 'AdamWeightDecayOptimizer(0.01, weight_decay_rate=0.01, exclude_from_weight_decay=["bias"])'
-    groups = '[{"params": [model.weight]}, {"params": [model.bias], "weight_decay": 0.0}]'
-    record(folder, bert_old=SESSION.format(optimizer=optimizer, code=BERT))
+    bert = 'AdamWeightDecayOptimizer(0.01, weight_decay_rate=0.01, exclude_from_weight_decay=["bias"])'
+    rmsprop = "tf.train.RMSPropOptimizer(0.01, decay=0.99, epsilon=1e-5)"
     record(
         folder,
+        rates=RATES,
+        adagrad_old=ADAGRAD_OLD,
+        bert_old=SESSION.format(optimizer=bert, code=BERT),
+        rmsprop_old=SESSION.format(optimizer=rmsprop, code=""),
+    )
+    groups = '[{"params": [model.weight]}, {"params": [model.bias], "weight_decay": 0.0}]'
+    arguments = "(model.parameters(), lr=0.01, alpha=0.99, eps=1e-5)"
+    record(
+        folder,
+        adagrad_new=ADAGRAD_NEW,
         bert_adam=port(f"BertAdam({groups}, lr=0.01)", BERT_ADAM),
         bert_wrong=port(f"torch.optim.AdamW({groups}, lr=0.01, eps=1e-6)"),
+        rmsprop_port=port(f"RMSprop{arguments}", RMSPROP),
+        rmsprop_wrong=port(f"torch.optim.RMSprop{arguments}"),
     )
-    right, wrong = (compared(folder, "bert_old", name) for name in ("bert_adam", "bert_wrong"))
+    return folder
+
+
+def test_the_functions_for_schedules_have_the_rates_of_keras(runs: Path) -> None:
+    of_keras, of_page = np.moveaxis(np.load(runs / "rates.npy"), -1, 0)
+    assert of_keras.shape == (5, 12)
+    np.testing.assert_allclose(of_page, of_keras, rtol=1e-5)
+
+
+def test_the_class_without_bias_correction_has_the_updates_of_bert(runs: Path) -> None:
+    right, wrong = (compared(runs, "bert_old", name) for name in ("bert_adam", "bert_wrong"))
     assert (texts(right), right.recipes.steps) == ("", 16)
     assert "bias correction" in texts(wrong)
 
@@ -196,40 +246,13 @@ def test_the_updates_of_bert_are_larger_by_these_factors() -> None:
     assert len(stated) == 4
 
 
-def test_the_class_rmsprop_has_the_updates_of_a_session(folder: Path) -> None:
-    if find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed")
-    optimizer = "tf.train.RMSPropOptimizer(0.01, decay=0.99, epsilon=1e-5)"
-    arguments = "(model.parameters(), lr=0.01, alpha=0.99, eps=1e-5)"
-    record(folder, rmsprop_old=SESSION.format(optimizer=optimizer, code=""))
-    record(
-        folder,
-        rmsprop_port=port(f"RMSprop{arguments}", RMSPROP),
-        rmsprop_wrong=port(f"torch.optim.RMSprop{arguments}"),
-    )
-    right, wrong = (compared(folder, "rmsprop_old", name) for name in ("rmsprop_port", "rmsprop_wrong"))
+def test_the_class_rmsprop_has_the_updates_of_a_session(runs: Path) -> None:
+    right, wrong = (compared(runs, "rmsprop_old", name) for name in ("rmsprop_port", "rmsprop_wrong"))
     assert (texts(right), right.recipes.steps) == ("", 16)
     # the squares of the old run start at 1, which hides where it adds its eps
     assert "initial squares is 1 in rmsprop_old.jsonl" in texts(wrong)
 
 
-def test_adagrad_with_the_arguments_on_the_page_has_the_updates_of_a_session(folder: Path) -> None:
-    if find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed")
-    (call,) = re.findall(r"`(torch\.optim\.Adagrad\(.*\))`", PAGE)
-    gradients = "[[0.5, -2.0], [0.25, 1.0], [-3.0, 1e-5]]"
-    old = run(
-        folder,
-        "-c",
-        f"import tensorflow as tf\nweight = tf.Variable([1.0, 2.0])\n"
-        f"optimizer = tf.compat.v1.train.AdagradOptimizer(0.01)\n"
-        f"for each in {gradients}: optimizer.apply_gradients([(tf.constant(each), weight)])\n"
-        f"print(weight.numpy().tolist())",
-    )
-    new = run(
-        folder,
-        "-c",
-        f"import torch\nweight = torch.tensor([1.0, 2.0])\nparameters = [weight]\noptimizer = {call}\n"
-        f"for each in {gradients}:\n    weight.grad = torch.tensor(each)\n    optimizer.step()\nprint(weight.tolist())",
-    )
-    assert eval(new.splitlines()[-1]) == pytest.approx(eval(old.splitlines()[-1]), rel=1e-7)
+def test_adagrad_with_the_arguments_on_the_page_has_the_updates_of_a_session(runs: Path) -> None:
+    old, new = (np.load(runs / f"adagrad_{name}.npy") for name in ("old", "new"))
+    np.testing.assert_allclose(new, old, rtol=1e-7)

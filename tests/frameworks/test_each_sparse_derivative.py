@@ -19,7 +19,8 @@ def sparse_of(kit: Kit, entries: Any) -> Any:
     if kit.name == "torch":
         import torch
 
-        return torch.sparse_coo_tensor(torch.from_numpy(indices), torch.cat([entries / 2] * 2), (4, 3, 2))
+        values = torch.cat([entries / 2] * 2)
+        return torch.sparse_coo_tensor(torch.from_numpy(indices), values, (4, 3, 2), check_invariants=True)
     if kit.name == "paddle":
         import paddle
 
