@@ -42,12 +42,12 @@ def followed(module: Module, node: ast.expr) -> ast.expr:
     return node
 
 
-def name_of(module: Module, node: ast.expr) -> str:
+def name_of(module: Module, node: ast.AST) -> str:
     """Return the parameter, attribute or key that an expression reads. For other code, return ''.
 
     For `config.grad_clip`, `float(config["grad_clip"])` and `config.get("grad_clip", 1.0)`, return "grad_clip".
     """
-    match followed(module, node):
+    match followed(module, node) if isinstance(node, ast.expr) else node:
         case ast.Call(func=ast.Name(id="float"), args=[inner]):
             return name_of(module, inner)
         case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):

@@ -54,6 +54,7 @@ class Project:
         self._reached: dict[Module, set[Module]] = {}
         self._stores: dict[tuple[str, Module], list[tuple[Module, ast.Attribute]]] = {}
         self._passed_on: dict[ast.AST, str] = {}
+        self._shown: dict[ast.AST, bool] = {}
         self._of_stars: dict[tuple[Module, str], Definition | None] = {}
         self._definitions: dict[tuple[Module, ast.AST], Definition | None] = {}
 
@@ -286,6 +287,11 @@ class Project:
     def shows_all_calls(self, definition: Definition) -> bool:
         """Return whether all calls of a function are known: it has no decorator, no other name, and no getattr and no
         import that cannot be followed mentions it."""
+        if definition.node not in self._shown:
+            self._shown[definition.node] = self._shows_all_calls(definition)
+        return self._shown[definition.node]
+
+    def _shows_all_calls(self, definition: Definition) -> bool:
         name = definition.name
         for decorator in getattr(definition.node, "decorator_list", ()):
             function = definition.module.full_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
@@ -294,7 +300,8 @@ class Project:
         for module in self.mentioning(name, definition.module):
             for node in module.nodes:
                 outer = module.parents.get(node)
-                if isinstance(node, ast.alias) and node.name == name and node.asname not in (None, name):
+                is_renamed = isinstance(node, ast.alias) and node.name == name and node.asname not in (None, name)
+                if is_renamed and len({*self.mentioning(str(getattr(node, "asname", "")), module)}) > 1:
                     return False
                 if text_of(node) == name and is_name(getattr(outer, "func", None), "getattr"):
                     return False
@@ -313,11 +320,10 @@ class Project:
         full_name = module.full_name(node)
         if (found := self.imported(module, full_name)) is not None:
             return found[1] != ""  # otherwise, it is a module
-        if isinstance(node, ast.Name):
-            bound = module.scope(node).find(node.id)
-            return any(each.alias is not None for each in bound) or (not bound and bool(module.stars))
+        if isinstance(node, ast.Name) and not module.scope(node).find(node.id):
+            return bool(module.stars)
         package = full_name.partition(".")[0]
-        return package != "" and any(package in (path.stem, *path.parts) for path in self._paths)
+        return full_name != "" and (not package or any(package in (path.stem, *path.parts) for path in self._paths))
 
 
 def _imported_names(module: Module) -> Iterator[str]:

@@ -61,7 +61,9 @@ class Passed(NamedTuple):
     """What a call in the project passes for a parameter, or the default that it leaves."""
 
     module: Module
-    node: ast.expr
+    node: ast.AST
+    """The expression, or the parameter for calls that are not seen."""
+
     value: Value
 
 
@@ -238,6 +240,9 @@ class _Evaluation:
         if default.default is None:
             if is_default_used:
                 raise _UnknownError(f"No call in the project passes {name} of {function}.")
+            if shown == "some":
+                unseen = Value(why_unknown=f"{function} has another name, or an import of it cannot be followed.")
+                passed.append(Passed(default.module, default.node, unseen))
         elif is_default_used or shown == "some":
             self._add("parameter", label, default.module, default.node)
             passed.append(Passed(default.module, default.default, self.guarded(default.module, default.default)))

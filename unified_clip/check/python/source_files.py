@@ -259,7 +259,7 @@ def _with_value(project: Project, use: ClipUse, code: str) -> list[ClipUse]:
     return list(dict(zip(kinds, uses, strict=True)).values())
 
 
-def _with_known_value(use: ClipUse, value: Value, module: Module, node: ast.expr, is_passed: bool) -> ClipUse:
+def _with_known_value(use: ClipUse, value: Value, module: Module, node: ast.AST, is_passed: bool) -> ClipUse:
     """Return a clip with the value of its threshold: of `node`, which a call can pass. A default of 0 is ignored,
     because the value 0 often switches the clip off."""
     rule = cast("ClipConfig", use.rule)
@@ -272,6 +272,7 @@ def _with_known_value(use: ClipUse, value: Value, module: Module, node: ast.expr
         at = use.reader or use.path, module.position(node)[0]
         origins.insert(0, at)
         what = "default" if isinstance(module.parents[node], ast.arguments) else "call"
+        what = "parameter" if isinstance(node, ast.arg) else what
         place = f"the {what} in {_place(*at) if at[0] != use.path else f'line {notebooks.line_of(*at)}'}"
     if value.why_unknown:
         return replace(use, why_unknown=f"{use.why_unknown} {value.why_unknown}{f' See {place}.' if place else ''}")
