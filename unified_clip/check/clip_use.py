@@ -171,6 +171,11 @@ class ClipUse:
     """The code of a call that clips, with THRESHOLD in place of the threshold."""
 
     @property
+    def read_in(self) -> Path:
+        """The file whose settings count."""
+        return self.reader or self.path
+
+    @property
     def threshold(self) -> Any:
         return self.config and self.config.threshold
 

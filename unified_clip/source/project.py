@@ -13,12 +13,13 @@ from typing import NamedTuple
 from .._kit import atomic_files
 from .._kit.atomic_files import FileError
 from .._kit.parse import UnreadableSourceError
+from .frameworks import FRAMEWORKS
 from .local_imports import file_of
 from .module import MAX_ALIASES, Binding, Module, imported_name
 from .scopes import Assignment
 from .tree import DEFINITIONS, Argument, Target, arguments_of, is_name, last_name, method_of, text_of
 
-WRAPPERS = ("torch", "jax", "tensorflow", "functools", "contextlib")
+WRAPPERS = {*FRAMEWORKS, "contextlib", "functools"}
 """Packages whose decorators, such as `torch.no_grad()`, call a function only where its name is called."""
 
 
@@ -274,15 +275,19 @@ class Project:
 
     def _mentions(self, definition: Definition) -> Iterator[str]:
         """Yield the places that read a function without calling it, or giving it another name."""
+        for module, node in self._reads(definition):
+            outer = module.parents[node]
+            is_renamed = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], ast.Name)
+            is_used = not (_is_called(module, node) or is_renamed or isinstance(outer, ast.Attribute))
+            if is_used and self._is(module, node, definition):
+                yield f"{module.path.name if module.path else 'this file'}:{node.lineno}"
+
+    def _reads(self, definition: Definition) -> Iterator[tuple[Module, Target]]:
+        """Yield the places with the name of a function, also where it is another object."""
         for module in self.mentioning(definition.name, definition.module):
             for node in module.nodes:
                 if isinstance(node, Target) and last_name(node) == definition.name and isinstance(node.ctx, ast.Load):
-                    outer = module.parents[node]
-                    is_called = isinstance(outer, ast.Call) and outer.func is node
-                    is_renamed = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], ast.Name)
-                    is_read = not (is_called or is_renamed or isinstance(outer, ast.Attribute))
-                    if is_read and self._is(module, node, definition):
-                        yield f"{module.path.name if module.path else 'this file'}:{node.lineno}"
+                    yield module, node
 
     def shows_all_calls(self, definition: Definition) -> bool:
         """Return whether all calls of a function are known: it has no decorator, no other name, and no getattr and no
@@ -299,19 +304,15 @@ class Project:
                 return False
         for module in self.mentioning(name, definition.module):
             for node in module.nodes:
-                outer = module.parents.get(node)
                 is_renamed = isinstance(node, ast.alias) and node.name == name and node.asname not in (None, name)
                 if is_renamed and len({*self.mentioning(str(getattr(node, "asname", "")), module)}) > 1:
                     return False
-                if text_of(node) == name and is_name(getattr(outer, "func", None), "getattr"):
+                if text_of(node) == name and is_name(getattr(module.parents[node], "func", None), "getattr"):
                     return False
-                if isinstance(node, Target) and last_name(node) == name and isinstance(node.ctx, ast.Load):
-                    if self._is(module, node, definition):
-                        if not (isinstance(outer, ast.Call) and outer.func is node):
-                            return False
-                    elif self._may_be(module, node):
-                        return False
-        return True
+        return all(
+            _is_called(module, node) if self._is(module, node, definition) else not self._may_be(module, node)
+            for module, node in self._reads(definition)
+        )
 
     def _may_be(self, module: Module, node: Target) -> bool:
         """Return whether a name may stand for a function of the project, because an import cannot be followed."""
@@ -324,6 +325,11 @@ class Project:
             return bool(module.stars)
         package = full_name.partition(".")[0]
         return full_name != "" and (not package or any(package in (path.stem, *path.parts) for path in self._paths))
+
+
+def _is_called(module: Module, node: ast.AST) -> bool:
+    outer = module.parents[node]
+    return isinstance(outer, ast.Call) and outer.func is node
 
 
 def _imported_names(module: Module) -> Iterator[str]:

@@ -269,7 +269,7 @@ def _with_known_value(use: ClipUse, value: Value, module: Module, node: ast.AST,
     origins = [(each.module.path, each.line) for each in value.origins if each.module.path]
     place = ""
     if is_passed:
-        at = use.reader or use.path, module.position(node)[0]
+        at = use.read_in, module.position(node)[0]
         origins.insert(0, at)
         what = "default" if isinstance(module.parents[node], ast.arguments) else "call"
         what = "parameter" if isinstance(node, ast.arg) else what

@@ -120,7 +120,7 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
         is_of_trainer = setting.command and setting.value != REMOVED and _option(setting) in of_trainer
         if kind == "declared" or is_of_trainer:
             continue
-        replaces = any(_reads(use, path, setting) for use in clips if (use.reader or use.path) in near)
+        replaces = any(_reads(use, path, setting) for use in clips if use.read_in in near)
         found_in = _clips_of(project, setting, clips, near, readers.sources, replaces=replaces)
         use, rule = None, found_in != []
         if reader := _trainer_reader(setting) or _rule_reader(setting, found_in):
@@ -229,7 +229,7 @@ def _clips_of(
     if not (is_like_clip or is_named or setting.is_option or replaces or setting.command):
         return []
     readers = _readers(project, setting, clips, near, sources)
-    found = [use for use in readers if is_like_clip or (use.reader or use.path) in near]
+    found = [use for use in readers if is_like_clip or use.read_in in near]
     rules = [use.rule or use.config for use in found]
     return found if len({with_threshold(rule, 1.0).dumps("json") for rule in rules if rule is not None}) == 1 else []
 
@@ -275,8 +275,8 @@ def _readers(
     if setting.command and (script := _script_of(setting)):
         modules = [module for path in sources if path.name == script and (module := project.readable(path))]
         reached = {each.path for module in modules for each in (module, *project.reached_from(module))}
-        return [use for use in readers if (use.reader or use.path) in reached]
-    return [use for use in readers if (use.reader or use.path) in near] or readers
+        return [use for use in readers if use.read_in in reached]
+    return [use for use in readers if use.read_in in near] or readers
 
 
 def _reads(use: ClipUse, path: Path, setting: Setting) -> bool:
@@ -331,7 +331,7 @@ def _by_its_rule(
     """If the check compares all settings that a clip reads, take their threshold for right in the clip itself."""
     rule, names = use.rule_of_any_threshold, {plain(name) for name in (use.attribute, use.option) if name}
     if rule is None or any(
-        plain(each.name) in names and patterns.is_near(of.path, use.reader or use.path, root)
+        plain(each.name) in names and patterns.is_near(of.path, use.read_in, root)
         for of in unknown
         for each in of.values
     ):
@@ -347,9 +347,7 @@ def _by_its_rule(
 def _read_by(use: ClipUse, settings: Sequence[ClipUse], root: Path) -> list[ClipUse]:
     names = {plain(name) for name in (use.attribute, use.option) if name}
     return [
-        each
-        for each in settings
-        if plain(each.attribute) in names and patterns.is_near(each.path, use.reader or use.path, root)
+        each for each in settings if plain(each.attribute) in names and patterns.is_near(each.path, use.read_in, root)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,7 +83,7 @@ class Call:
         return CONTAINERS[self.form["container"]](self.in_order(items))
 
 
-class Release:
+class Release(ABC):
     package = family = ""
     lacks: Sequence[str] = ()
     """The dtypes of which no tensors exist."""
@@ -99,10 +100,11 @@ class Release:
             raise NotAvailableError("graphs")
         yield
 
+    @abstractmethod
     def make(self, tensor: Stored) -> Any: ...
 
-    def read(self, tensor: Any) -> Stored:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, tensor: Any) -> Stored: ...
 
     def evaluated(self, tensors: list[Any]) -> list[Any]:
         return tensors
