@@ -116,8 +116,10 @@ class Release(ABC):
         container = call.contain(call.tensors)
         return function(container, *arguments, **named), list(leaves(container))
 
+    @abstractmethod
     def measure(self, call: Call) -> Result | None: ...
 
+    @abstractmethod
     def clip(self, call: Call) -> Result | None: ...
 
     def native(self, call: Call) -> Result | None:
