@@ -66,19 +66,6 @@ def test_sparse_gradients_inside_a_graph_and_with_padding() -> None:
         np.testing.assert_array_equal(clipped.todense(), expected)
 
 
-@pytest.mark.parametrize("axes", [0, [-1, 0]], ids=str)
-@pytest.mark.parametrize("transform", [jax.jit, jax.grad])
-def test_some_of_several_sparse_axes_are_rejected_in_traced_code(transform: Any, axes: Any) -> None:
-    sparse = BCOO.fromdense(jnp.ones((4, 3, 2)), n_dense=1)
-
-    def total(data: jax.Array) -> Any:
-        return uc.clip_by_norm(BCOO((data, sparse.indices), shape=(4, 3, 2)), 1.0, axes=axes).data.sum()
-
-    assert total(sparse.data) > 0
-    with pytest.raises(TypeError, match=r"`axes` lists only some sparse axes .*Pass gradient\.todense\(\)"):
-        transform(total)(sparse.data)
-
-
 # -- containers
 
 

@@ -161,13 +161,10 @@ class DevicePath:
         divisor = self._divisor(backend.max_abs(tensors)) if p not in (1, 2) or self.norm_dtype == "float64" else None
         return self._root(backend.power_sum(tensors, p, divisor), p, divisor)
 
-    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        backend, tensor, divisor = self._backend, self._tensors[0], None
-        if self.norm_dtype == "float64":
-            max_abs = backend.slice_max_abs(tensor, axes)
-            divisor = self._divisor(max_abs if groups is None else backend.group_max(max_abs, groups))
-        total = backend.slice_power_sum(tensor, axes, divisor)
-        return self._root(total if groups is None else backend.group_sum(total, groups), 2, divisor)
+    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+        backend, tensor = self._backend, self._tensors[0]
+        divisor = self._divisor(backend.slice_max_abs(tensor, axes)) if self.norm_dtype == "float64" else None
+        return self._root(backend.slice_power_sum(tensor, axes, divisor), 2, divisor)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         kernels = self._kernels_for_tensors()

@@ -109,12 +109,8 @@ class HostPath(Path):
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(kernels.magnitudes(self._parts), p, top)
 
-    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        view, dtype = self._parts[0]
-        if groups is None:
-            return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
-        rows = self._backend.host_view(groups)
-        return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
+    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+        return kernels.slice_norms(*self._parts[0], axes, self.norm_dtype, self._threads)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):

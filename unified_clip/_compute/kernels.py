@@ -211,19 +211,6 @@ def slice_norms(
     return norms.reshape(shape)
 
 
-def grouped_slice_norms(
-    view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
-) -> npt.NDArray[np.float64]:
-    """Return a 2-norm for each row. Rows with the same number in `groups` share one norm."""
-    norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
-    _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
-    for count in np.unique(counts):  # groups of one size are the rows of one array
-        rows = order[starts[counts == count, None] + np.arange(count)]
-        norms[rows] = slice_norms(view[rows], dtype, [1, *(axis + 1 for axis in axes)], norm_name, threads)
-    return norms
-
-
 def _slices(view: Array, kept: list[bool]) -> Array:
     return np.transpose(view, sorted(range(view.ndim), key=lambda axis: not kept[axis]))
 

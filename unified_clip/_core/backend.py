@@ -294,13 +294,6 @@ class Sparse(ABC):
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
         """Sum repeated rows. Return None for a dense gradient."""
 
-    @abstractmethod
-    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
-        """Return a number for each stored row. Rows with equal indices along `axes` get equal numbers.
-
-        The device path passes these numbers to `DevicePrimitives.group_sum`.
-        """
-
 
 class Distributed(ABC):
     @abstractmethod

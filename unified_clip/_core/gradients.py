@@ -11,7 +11,7 @@ from . import observer, validation
 from .backend import Backend
 from .distributed import AWAITED, INFERRED, DistributedSpec, Measures, PartialSums, Shards
 from .path import Change, CollectedPath, Path
-from .types import CoalescedSparse, Leaf, Scalar, Slices, Tensor
+from .types import CoalescedSparse, Leaf, Scalar, Tensor
 
 
 class Writer(Protocol):
@@ -231,22 +231,16 @@ class GradientList:
         shape, rows = self.backend.shape(self.values[index]), self._rows(index)
         return shape if rows is None or shape is None else (*[None] * rows.sparse_axes, *shape[1:])
 
-    def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Convert axes of the gradient to axes of `values[index]`."""
+    def check_slices(self, index: int) -> None:
+        """Raise ValueError if the axes of the gradient are not those of `values[index]`."""
         if self.shards is not None:
             raise ValueError(
                 "`axes` is not supported for distributed gradients, since a slice may be sharded. Leave out `axes`, "
                 "or gather the gradient first"
             )
         rows = self._rows(index)
-        if rows is None or rows.sparse_axes == 1:
-            return Slices(axes)  # the first axis of the values is that of the gradient
-        kept = [axis for axis in range(rows.sparse_axes) if axis not in axes]
-        dense_axes = [axis - rows.sparse_axes + 1 for axis in axes if axis >= rows.sparse_axes]
-        if not kept:
-            return Slices([0, *dense_axes])
-        stored = self.backend.shape(self.values[index])
-        if len(kept) == rows.sparse_axes or (stored and stored[0] == 0):
-            return Slices(dense_axes)
-        assert self.backend.sparse is not None
-        return Slices(dense_axes, self.backend.sparse.row_groups(rows.indices, kept))
+        if rows is not None and rows.sparse_axes > 1:
+            raise ValueError(
+                f"`axes` is not supported for a gradient with {rows.sparse_axes} sparse axes. Leave out `axes`, or "
+                "convert the gradient to a dense one"
+            )

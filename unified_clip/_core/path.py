@@ -93,11 +93,8 @@ class Path(Protocol):
     def norm(self, p: float) -> Scalar:
         """Round the norm to `norm_dtype`, and return the result as float64."""
 
-    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        """Return the 2-norm of each slice. The path must have one tensor. The result has length 1 along `axes`.
-
-        groups: A number for each row. Rows with equal numbers form one slice. With `groups`, return one norm per row.
-        """
+    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+        """Return the 2-norm of each slice. The path must have one tensor. The result has length 1 along `axes`."""
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         """Return new tensors, or `unchanged()` for the coefficient 1."""
@@ -189,14 +186,6 @@ class DevicePrimitives(Protocol):
         """Return the sums of |g / divisor|**2 over `axes`. The result has length 1 along these axes."""
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
-
-    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, return the sum of all rows in the same group. `groups` is a result of `Sparse.row_groups`."""
-        raise TypeError(f"{self.name} has no gradients with several sparse axes")
-
-    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, return the maximum of all rows in the same group. No number is negative."""
-        raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
 

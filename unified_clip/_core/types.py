@@ -68,15 +68,6 @@ class CoalescedSparse(NamedTuple):
     indices: Tensor
 
 
-class Slices(NamedTuple):
-    """The slices of a gradient. Each slice is clipped by its own norm."""
-
-    axes: Sequence[int]
-
-    groups: Tensor | None = None
-    """The number of each row's slice, or None if `axes` alone determine the slices."""
-
-
 class Write(NamedTuple):
     make: Callable[[], object]
 

@@ -127,12 +127,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
         return CoalescedSparse(data, restore, gradient.n_sparse, indices)
 
-    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
-        columns = indices[:, list(axes)]
-        if not self.takes_host([indices]):
-            return jnp.unique(columns, axis=0, size=len(indices), return_inverse=True)[1].reshape(-1)
-        return np.unique(np.asarray(columns), axis=0, return_inverse=True)[1].reshape(-1)  # compiles nothing
-
     # -- paths
 
     def shards(
@@ -237,14 +231,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
         return maximum(magnitudes(tensor), tuple(axes))
 
-    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        _check_concrete(rows)
-        return computed_once(jax.ops.segment_sum(rows, groups, num_segments=len(rows))[groups])
-
-    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        _check_concrete(rows)
-        return jax.ops.segment_max(jax.lax.stop_gradient(rows), groups, num_segments=len(rows))[groups]
-
     def root(self, value: Scalar, p: float) -> Scalar:
         if p == 1:
             return value
@@ -329,14 +315,6 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
         jax.debug.callback(receive_bits, *(jax.lax.bitcast_convert_type(number, jnp.uint32) for number in wide))
     wait: Callable[[], object] = jax.effects_barrier
     return wait
-
-
-def _check_concrete(rows: Any) -> None:
-    if isinstance(rows, jax.core.Tracer):
-        raise TypeError(
-            "`axes` lists only some sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "
-            "Pass gradient.todense()"
-        )
 
 
 BACKEND = JaxBackend()

@@ -160,10 +160,6 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
         return CoalescedSparse(values, restore, indices.shape[0], indices)
 
-    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
-        columns = paddle.stack([indices[axis] for axis in axes])
-        return releases.positions(columns)
-
     # -- distributed gradients
 
     def shards(
@@ -279,15 +275,6 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         if 0 in magnitudes.shape:
             return magnitudes.sum(axis=list(axes), keepdim=True)
         return releases.amax(magnitudes, axis=list(axes), keepdim=True)
-
-    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        sums = paddle.scatter_nd_add(releases.zeros_like(rows), groups.unsqueeze(-1), rows)
-        return paddle.gather(sums, groups)
-
-    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        index = groups.reshape([-1, *[1] * (rows.ndim - 1)]).expand_as(rows)
-        maxima = paddle.put_along_axis(releases.zeros_like(rows), index, rows.detach(), 0, reduce="amax")
-        return paddle.gather(maxima, groups)
 
     def root(self, value: Scalar, p: float) -> Scalar:
         if p == 1:

@@ -54,15 +54,6 @@ def _full_from_array(value: float, dtype: Any, place: Any) -> Any:
     return paddle.to_tensor(np.array(value, str(dtype).rpartition(".")[2]), place=place)
 
 
-def _positions(columns: Any) -> Any:
-    return paddle.unique(columns, return_inverse=True, axis=1)[1]
-
-
-def _positions_or_none(columns: Any) -> Any:
-    """Without columns, `paddle.unique` of Paddle 2 ends the process."""
-    return _positions(columns) if columns.shape[1] else paddle.zeros([1], "int64")
-
-
 def _one_element(tensor: Any) -> Any:
     """Operations of Paddle 3.0 reject tensors without elements. They get a zero instead."""
     return paddle.zeros([length or 1 for length in tensor.shape], tensor.dtype) if 0 in tensor.shape else tensor
@@ -115,7 +106,6 @@ force_dynamic: Function = getattr(getattr(paddle.jit, "marker", None), "force_dy
 remove_gradient: Function = _gradient_without_memory if before(3, 3) else _no_gradient  # until Paddle 3.3
 values_of_rows: Function = _values_of_rows if OLD else paddle.Tensor._get_tensor_from_selected_rows  # until Paddle 3.1
 full: Function = _full_from_array if before(3, 2) else _full  # until Paddle 3.2
-positions: Function = _positions_or_none if OLD else _positions  # until Paddle 3.1
 with_elements: Function = _one_element if OLD else _unchanged  # until Paddle 3.1
 amax: Function = _amax_with_nan if OLD else paddle.amax  # until Paddle 3.1
 zeros_like: Function = paddle.zeros_like if before(3, 2) else _zeros_like  # until Paddle 3.2

@@ -130,9 +130,6 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             indices, values = self._merged(indices, values, differentiable)
         return CoalescedSparse(values, lambda new: tf.IndexedSlices(new, indices, gradient.dense_shape), 1, indices)
 
-    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
-        raise AssertionError("bug in unified_clip: tf.IndexedSlices have only one sparse axis")
-
     def _merged(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         if not self._takes_host([indices, values], watched=[values] if differentiable else []):
             rows, segments = _unique(indices)

@@ -142,9 +142,6 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
         return CoalescedSparse(values, restore, gradient.sparse_dim(), indices)
 
-    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
-        return torch.unique(indices[list(axes)], dim=1, return_inverse=True)[1]
-
     # -- paths
 
     def shards(

@@ -196,13 +196,10 @@ class CpuCopies:
         self._tensors, self._copies, self._path = list(tensors), copies, path
         # the members without tensors in their arguments and results
         self.on_host, self.framework, self.norm_dtype, self.xp = path.on_host, path.framework, path.norm_dtype, path.xp
-        self.norm, self.is_one, self.scope = path.norm, path.is_one, path.scope
+        self.norm, self.slice_norms, self.is_one, self.scope = path.norm, path.slice_norms, path.is_one, path.scope
         self.is_finite, self.count_nonfinite = path.is_finite, path.count_nonfinite
         self.nonfinite_counts, self.read_later = path.nonfinite_counts, path.read_later
         self.in_graph, self.graph_callback = path.in_graph, path.graph_callback
-
-    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        return self._path.slice_norms(axes, None if groups is None else groups.cpu())
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         return self._returned(self._path.scale(coef))

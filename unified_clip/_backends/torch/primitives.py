@@ -78,13 +78,6 @@ class TorchPrimitives(DevicePrimitives):
             return magnitudes.sum(dim=tuple(axes), keepdim=True)
         return magnitudes.amax(dim=tuple(axes), keepdim=True)
 
-    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        return torch.zeros_like(rows).index_add(0, groups, rows)[groups]
-
-    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        index = groups.reshape(-1, *[1] * (rows.ndim - 1)).expand_as(rows)
-        return torch.zeros_like(rows).scatter_reduce(0, index, rows.detach(), "amax")[groups]
-
     def root(self, value: Scalar, p: float) -> Scalar:
         return value.sqrt() if p == 2 else value ** inverse(p)
 
