@@ -10,11 +10,8 @@ import logging
 import math
 import struct
 import sys
-import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -125,18 +122,15 @@ class Consensus:
         return self._waiting_for(lambda: self.group.all_reduce_sum(numbers))
 
     def _waiting_for(self, collective: Callable[[], list[int]]) -> list[int]:
-        def text(waits: str) -> str:
-            return (
-                f"Rank {self.group.rank} of {self.group.size} {waits} for the other ranks in call {self._number} on "
-                "this process group. Make the same calls on every rank, also on ranks without a gradient, and look for "
-                "a rank that has ended."
-            )
-
         try:
-            with logged(PATIENCE, logging.WARNING, lambda: text("waits")):
-                return collective()
+            return collective()
         except Exception as error:
-            _add_note(error, f"{text('waited')} No gradient was changed.")
+            note = (
+                f"Rank {self.group.rank} of {self.group.size} waited for the other ranks in call {self._number} on "
+                "this process group. Make the same calls on every rank, also on ranks without a gradient, and look for "
+                "a rank that has ended. No gradient was changed."
+            )
+            _add_note(error, note)
             raise
 
     def _begin(self) -> None:
@@ -215,11 +209,13 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessG
         groups = [group for group in find_groups() if group.size > 1]
     except Exception:  # no group can be inferred, so no rank waits. `error` has the remedy
         return
-    note = f"unified_clip waits for the other ranks of the process group, to raise this error on all ranks: {error!r}"
+    if groups:  # this rank may wait for long, so the error must be seen now
+        logging.getLogger("unified_clip").error(
+            "unified_clip waits for the other ranks of the process group, to raise this error on all ranks: %r", error
+        )
     try:
-        with logged(REJECTION_PATIENCE, logging.ERROR, lambda: note):
-            for group in groups:
-                reject(error, group)
+        for group in groups:
+            reject(error, group)
     except Exception as failure:  # the error of the call matters more
         _add_note(error, f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")
 
@@ -251,48 +247,3 @@ def _bits(value: float) -> int:
 def _from_bits(bits: int) -> float:
     (value,) = struct.unpack("<d", struct.pack("<q", bits))
     return float(value)
-
-
-# -- messages about collectives that wait long
-
-
-PATIENCE = 60.0
-"""After this number of seconds, a waiting rank logs a message."""
-
-REJECTION_PATIENCE = 10.0
-"""The same as PATIENCE, for a collective that sends an error."""
-
-INTERVAL = 1.0
-"""The number of seconds between two checks of the waiting calls."""
-
-_WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
-
-_STARTING = threading.Lock()
-_WATCH: list[threading.Thread] = []
-
-
-@contextmanager
-def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[None]:
-    """Log a message if the `with` block takes longer than `patience` seconds. All calls share one thread."""
-    wait = object()
-    _WAITS[wait] = time.monotonic() + patience, level, message
-    _start()
-    try:
-        yield
-    finally:
-        _WAITS.pop(wait, None)
-
-
-def _start() -> None:
-    with _STARTING:
-        if not any(thread.is_alive() for thread in _WATCH):
-            _WATCH[:] = [threading.Thread(target=_watch, name="unified_clip waits", daemon=True)]
-            _WATCH[0].start()
-
-
-def _watch() -> None:
-    while True:
-        time.sleep(INTERVAL)
-        for wait, (deadline, level, message) in list(_WAITS.items()):
-            if time.monotonic() > deadline and _WAITS.pop(wait, None) is not None:
-                logging.getLogger("unified_clip").log(level, message())
