@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 
 import unified_clip.torch as uc
-from unified_clip.errors import ClipWarning
 from unified_clip.ownership import mesh_ownership
 
 
@@ -46,11 +44,10 @@ def test_patterns_of_names_declare_the_ownership_of_some_parameters(collectives:
     assert norm_of_experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="replicate")}) == pytest.approx(4)
 
 
-def test_patterns_without_names_or_without_effect_are_rejected(collectives: list[Any]) -> None:
-    with pytest.raises(ValueError, match=r"'\*\.experts\.\*\.w' of ownership has no effect, because"):
-        norm_of_experts(ownership={"*.experts.*": "replicated", "*.experts.*.w": "distinct"})
-    with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
-        uc.clip_grad_norm_(plain(), 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
+def test_patterns_without_names_or_without_an_owner_are_rejected(collectives: list[Any]) -> None:
+    for nameless in (plain(), parameters(row(), Shard(0))):
+        with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
+            uc.clip_grad_norm_(nameless, 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
     part = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))["tp"]
     wrong = mesh_ownership(without_groups([0, 1], "dp"))
     with pytest.raises(ValueError, match=r"mesh_ownership got a device mesh with the ranks \[0, 1\]"):
@@ -63,17 +60,10 @@ def test_patterns_without_names_or_without_effect_are_rejected(collectives: list
         )
 
 
-def test_patterns_may_match_only_parameters_of_other_ranks(collectives: list[Any]) -> None:
-    """They may also match only frozen parameters. A warning names a pattern whose value is not used on this rank."""
-    with pytest.warns(
-        ClipWarning, match=r"'\*\.experts\.\*' .*no effect on the parameters .*\. For example, '\*\.weight' matches"
+def test_the_first_pattern_decides_and_others_may_match_only_parameters_of_other_ranks(collectives: list[Any]) -> None:
+    for owners, expected in (
+        ({"*.weight": "replicated", "*.experts.*": "distinct"}, 4),
+        ({"*.experts.*": "distinct", "*.weight": "replicated"}, 4 + 2),
+        ({"*.experts.*": "distinct", "*.experts.1.*": "replicated"}, 4 + 2),
     ):
-        norm = norm_of_experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})
-    assert norm == pytest.approx(4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert norm_of_experts(ownership={"*.weight": "distinct", "*.experts.*": "distinct"}) == pytest.approx(4 + 2)
-        assert norm_of_experts(ownership={"*.experts.*": "distinct", "*": "replicated"}) == pytest.approx(4 + 2)
-        assert norm_of_experts(ownership={"*.experts.*": "distinct", "*.experts.1.*": "distinct"}) == pytest.approx(
-            4 + 2
-        )
+        assert norm_of_experts(ownership=owners) == pytest.approx(expected)

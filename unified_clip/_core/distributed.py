@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any, Literal, Protocol
 
 from .exact import Accumulator
@@ -60,37 +58,6 @@ class DistributedSpec:
             )
         return next((owner for pattern, owner in self.ownership.items() if matches(pattern, leaf.name)), None)
 
-    def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
-        """Return warnings about patterns that have no effect on this rank.
-
-        Earlier patterns match all names that such a pattern matches, and declare a different value for at least one.
-        Raise ValueError if a pattern has no effect on any rank.
-        """
-        if not isinstance(self.ownership, Mapping):
-            return []
-        for leaf in leaves:
-            self.ownership_of(leaf)
-        warnings, patterns = [], list(self.ownership.items())
-        for at, (pattern, owner) in enumerate(patterns):
-            earlier_patterns = [earlier for earlier, earlier_owner in patterns[:at] if earlier_owner != owner]
-            if covering := [earlier for earlier in earlier_patterns if _covers(earlier, pattern)]:
-                raise ValueError(
-                    f"the pattern {pattern!r} of ownership has no effect, because the earlier pattern {covering[0]!r} "
-                    f"matches every name that {pattern!r} matches. Put {pattern!r} before {covering[0]!r}"
-                )
-            names = [str(leaf.name) for leaf in leaves if matches(pattern, str(leaf.name))] if earlier_patterns else []
-            deciding = [next(each for each, _ in patterns if matches(each, name)) for name in names]
-            if pattern not in deciding and (
-                winner := next((each for each in deciding if each in earlier_patterns), None)
-            ):
-                name = names[deciding.index(winner)]
-                warnings.append(
-                    f"the pattern {pattern!r} of ownership has no effect on the parameters of this rank, because "
-                    f"earlier patterns match the same names. For example, {winner!r} matches {name!r}. To use the "
-                    f"value of {pattern!r}, put {pattern!r} before {winner!r}"
-                )
-        return warnings
-
     def __deepcopy__(self, memo: object) -> DistributedSpec:
         """Return the same object, because a process group cannot be copied."""
         return self
@@ -113,19 +80,6 @@ class DistributedSpec:
 
 def _is_auto(process_group: Any) -> bool:
     return isinstance(process_group, str) and process_group == "auto"  # comparing an array returns an array
-
-
-@cache
-def _covers(pattern: str, narrower: str) -> bool:
-    """Return whether `pattern` matches all names that `narrower` matches. If the patterns differ and one of them
-    contains `?` or `[`, return False."""
-    if pattern == narrower:
-        return True
-    if any(mark in pattern + narrower for mark in "?["):
-        return False
-    # A character that is in no pattern replaces each "*" of `narrower`, which makes it a name. Only a "*" of `pattern`
-    # can match this character.
-    return fnmatchcase(narrower.replace("*", "\0"), pattern)
 
 
 INFERRED = DistributedSpec()

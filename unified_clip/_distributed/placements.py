@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from .._core import validation
 from .._core.distributed import REPLICATED, DistributedSpec, Measures
 from .._core.types import Leaf, Tensor
 from .agreement import Replica, label
@@ -236,7 +235,9 @@ class Placements(ABC):
 
     def owned(self, indices: Sequence[int]) -> list[Tensor]:
         """Return the local tensors that this rank owns. Each element has exactly one owner rank."""
-        self.check_patterns()
+        if isinstance(self._spec.ownership, Mapping):
+            for leaf in self._parameters:
+                self._spec.ownership_of(leaf)  # raises ValueError for a parameter without a name
         for owner in self._spec.owners:
             if hasattr(owner, "check_present"):
                 owner.check_present(self._tensors())
@@ -314,10 +315,6 @@ class Placements(ABC):
             "of all ranks that have the model. If all ranks have the model, pass "
             f"{self.terminology.world_group}. {REMEDY}"
         )
-
-    def check_patterns(self) -> None:
-        for warning in self._spec.check_patterns(self._parameters):
-            validation.warn_at_call(warning)
 
     def _tensors(self) -> list[Any]:
         return [leaf.parameter for leaf in self._parameters] + self._gradients

@@ -212,31 +212,11 @@ def test_what_is_no_device_mesh_of_pytorch_is_refused() -> None:
         mesh_ownership(SimpleNamespace(dim_names=["dp"], process_ids=[0]))
 
 
-def test_a_warning_names_the_earlier_pattern_that_matches_the_parameters_of_this_rank() -> None:
-    spec = DistributedSpec(ownership={"b*": "distinct", "a*": "distinct", "[ab]*": "replicated"})
-    (warning,) = spec.check_patterns([Leaf(None, 0, "a1"), Leaf(None, 1, "b1")])
-    assert warning.endswith("For example, 'a*' matches 'a1'. To use the value of '[ab]*', put '[ab]*' before 'a*'")
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "raises"),
-    [
-        ("a*", "a*b", True), ("*", "a", True), ("*.a.*", "b.a.*.c", True), ("a*b", "a*", False), ("*.a", "a", False),
-        ("a*b", "a*bc", False), ("*", "[ab]", False), ("a?", "a*", False),
-    ],
-)  # fmt: skip
-def test_a_pattern_is_rejected_if_an_earlier_pattern_matches_all_of_its_names(
-    earlier: str, later: str, raises: bool
-) -> None:
-    def check(second: str) -> list[str]:
-        return DistributedSpec(ownership={earlier: "distinct", later: second}).check_patterns([])
-
-    assert check("distinct") == []
-    if raises:
-        with pytest.raises(ValueError, match="has no effect, because"):
-            check("replicated")
-    else:
-        assert check("replicated") == []
+def test_the_first_pattern_that_matches_decides() -> None:
+    spec = DistributedSpec(ownership={"a*": "distinct", "*": "replicated", "ab": None})
+    owners = [spec.ownership_of(Leaf(None, 0, name)) for name in ("ab", "b", "ca")]
+    assert owners == ["distinct", "replicated", "replicated"]
+    assert DistributedSpec(ownership={"b": "distinct"}).ownership_of(Leaf(None, 0, "ab")) is None
 
 
 def test_examples_print_what_they_say() -> None:
