@@ -142,12 +142,6 @@ class Shards(Protocol):
         """Return the p-norm over the complete gradients, and set `path.norm_dtype`. All ranks have to call this
         method."""
 
-    def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """For each other rank with NaN or inf, return a tuple such as ("rank 3", number of NaN, number of inf).
-
-        All ranks have to call this method after `norm`, with the same `path`.
-        """
-
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], sums_of: SumsOf, *, known_only: bool, function: str
     ) -> dict[int, float]:

@@ -183,9 +183,6 @@ class GradientList:
         options: dict[str, Any] = {"function": self.function, "is_first": is_first}
         return self.shards.norm(path, group, p, self._must_match, self._partial_sums, **options)
 
-    def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
-
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
         """Return None if no gradient is distributed.
 

@@ -200,7 +200,7 @@ def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
 def check_finite(gradients: GradientList, norm: Scale, p: float, setting: str = "error_if_nonfinite is set") -> None:
     path, leaves = norm.path, gradients.leaves[norm.group.start : norm.group.stop]
     with path.scope():
-        validation.finite(path, norm.n, leaves, p, setting, lambda: gradients.nonfinite_elsewhere(path))
+        validation.finite(path, norm.n, leaves, p, setting, has_ranks=gradients.shards is not None)
 
 
 # -- norm and coefficient

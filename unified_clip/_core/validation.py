@@ -9,7 +9,7 @@ import reprlib
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -275,18 +275,8 @@ def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
             )
 
 
-def finite(
-    path: Path,
-    n: Scalar,
-    leaves: Sequence[Leaf],
-    p: float,
-    setting: str,
-    elsewhere: Callable[[], Sequence[tuple[str, int, int]]],
-) -> None:
-    """Raise NonFiniteNormError if the norm is NaN or inf.
-
-    `elsewhere` returns (rank, number of NaN, number of inf) for the other ranks.
-    """
+def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float, setting: str, *, has_ranks: bool) -> None:
+    """Raise NonFiniteNormError if the norm is NaN or inf. `leaves` are only the gradients of this rank."""
     is_finite = path.is_finite(n)
     if is_finite is None:
         raise TypeError(
@@ -296,10 +286,12 @@ def finite(
     if is_finite:
         return
     counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
-    places = [(leaf.place, nans, infs) for leaf, nans, infs in counted] + list(elsewhere())
-    listed = "; ".join(f"{place} has {nans} NaN and {infs} inf" for place, nans, infs in places)
-    listed = listed or "Every gradient is finite, but the total norm overflows its dtype"
-    kind = "NaN" if any(nans for _, nans, _ in places) else "infinite"
+    listed = "; ".join(f"{leaf.place} has {nans} NaN and {infs} inf" for leaf, nans, infs in counted)
+    if not listed and has_ranks:
+        listed = "On this rank, every gradient is finite. The error on another rank names it, or the norm overflows"
+    elif not listed:
+        listed = "Every gradient is finite, but the total norm overflows its dtype"
+    kind = "NaN" if math.isnan(path.read_later([n]).values()[0]) else "infinite"
     raise NonFiniteNormError(
         f"the total norm of order {p:g} is {kind}, and {setting}. Skip this step, or find the cause. No gradient was "
         f"changed. {listed}"

@@ -11,7 +11,7 @@ from typing import Any
 from .._compute.checksums import digest
 from .._compute.kernels import general_root
 from .._core import validation
-from .._core.distributed import REPLICATED, DistributedSpec, Measures, PartialSums, SumsOf
+from .._core.distributed import REPLICATED, Measures, PartialSums, SumsOf
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from . import agreement
@@ -29,10 +29,6 @@ class DistributedGradients(Placements):
 
     stored_rows: Mapping[int, Callable[[], Any]] = {}
     _has_joined = False
-
-    def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
-        super().__init__(gradients, parameters, spec)
-        self._measured: list[tuple[Path, Consensus]] = []
 
     @abstractmethod
     def elements(self, index: int) -> int:
@@ -97,13 +93,12 @@ class DistributedGradients(Placements):
         try:
             owned = self.owned(indices)
         except Exception as error:
-            if self._measured:  # this is not the first norm of the call, so the other ranks wait for it
+            if not is_first:  # the other ranks wait for this norm
                 self.send_rejection("total", error)
             raise
         self._has_joined = True
         arguments = {**must_match, "norm_type": float(p), PARAMETERS: self.parameters}
         consensus, own = self._consensus(arguments, indices, sums_of, function, is_first), sums_of(owned)
-        self._measured.append((path, consensus))
         n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(owned, sums_of), self.is_only_declared)
         if n == 0 and self.declares_owners and not consensus.has_terms:  # n is equal on all ranks
             consensus.check_any_owned(owned, [self.values[index] for index in indices])
@@ -194,16 +189,6 @@ class DistributedGradients(Placements):
             places = ", ".join(leaf.place for leaf in missing[:3]) + ", ..." * (len(missing) > 3)
             remarks["parameters without a gradient"] = f"{len(missing)} ({places})"
         return remarks
-
-    def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        consensus = next((consensus for measured, consensus in self._measured if measured is path), None)
-        if consensus is None:
-            return []
-        columns = zip(*path.nonfinite_counts(), strict=True)
-        nans, infs = (consensus.all_gather(sum(column)) for column in (*columns, (), ())[:2])
-        ranks = enumerate(zip(nans, infs, strict=True))
-        elsewhere = ((rank, counts) for rank, counts in ranks if rank != consensus.group.rank and any(counts))
-        return [(f"rank {consensus.group.ranks[rank]}", *counts) for rank, counts in elsewhere]
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], sums_of: SumsOf, *, known_only: bool = False, function: str = ""

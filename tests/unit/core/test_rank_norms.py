@@ -18,7 +18,6 @@ from support.rank_threads import (
     Sums,
     leaf,
     norm_of,
-    path_of,
     run_ranks,
 )
 
@@ -167,22 +166,6 @@ def test_invalid_declarations_are_rejected() -> None:
 def test_a_copied_spec_has_the_same_process_group() -> None:
     spec = DistributedSpec(process_group=threading.Lock(), ownership="distinct")
     assert copy.deepcopy(spec) is spec
-
-
-def test_nonfinite_gradients_on_other_ranks_are_reported() -> None:
-    """Each rank reports the others, also a rank without gradients."""
-    values = [np.array([1.0, math.nan, math.inf]), np.array([math.inf]), np.array([1.0])]
-
-    def elsewhere(group: Member) -> list[tuple[str, int, int]]:
-        arrays = [values[group.rank]] if group.rank < 2 else []
-        shards, path, local_path = RankShards(group, arrays), path_of(arrays), path_of(arrays)
-        assert shards.nonfinite_elsewhere(path) == [], "no rank waits before a norm is known"
-        assert math.isnan(shards.norm(path, range(len(arrays)), 2.0, {}, Sums, function="", is_first=False))
-        assert shards.nonfinite_elsewhere(local_path) == [], "no rank waits for a norm of this rank alone"
-        return shards.nonfinite_elsewhere(path)
-
-    first, second = ("rank 0", 1, 1), ("rank 1", 0, 1)
-    assert run_ranks(3, elsewhere)[0] == [[second], [first], [first, second]]
 
 
 def test_slices_of_a_distributed_gradient_are_rejected() -> None:
