@@ -24,28 +24,14 @@ ADAPTERS = {
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (backend of the first tensor, argument). The argument has copies of the iterators that this call reads.
+    """Return (backend of the first tensor, argument). For an iterator, return a new iterator over the same items.
 
     If there are NumPy arrays and tensors of a framework, return the backend of the framework.
     """
     if isinstance(argument, Iterator):
-        argument = _Peeked(argument)
-    name = _framework(argument)
-    if name == "numpy":
-        argument = _peeked(argument)
-        name = _framework(argument)
-    return _backend(name), argument
-
-
-class _Peeked(Iterator[Any]):
-    """An iterator that keeps its items, so that they can be read twice."""
-
-    def __init__(self, source: Iterator[Any]) -> None:
-        self.items = list(source)
-        self._rest = iter(self.items)
-
-    def __next__(self) -> Any:
-        return next(self._rest)
+        items = list(argument)
+        return _backend(_framework(items)), iter(items)
+    return _backend(_framework(argument)), argument
 
 
 def _framework(container: Any) -> str:
@@ -85,31 +71,15 @@ def backend_of(tensor: Any) -> Backend:
 containers.framework_of = adapter_of
 
 
-def _peeked(value: Any) -> Any:
-    if adapter_of(type(value)) is not None or isinstance(value, str | bytes):
-        return value
-    if isinstance(value, Iterator):
-        return _Peeked(map(_peeked, value))
-    if isinstance(value, Mapping):
-        entries = {key: _peeked(item) for key, item in value.items()}
-        same = all(entries[key] is value[key] for key in entries)
-        return value if same else containers.like_mapping(value, entries, value.values())
-    if isinstance(value, Iterable):
-        items = list(map(_peeked, value))
-        same = all(new is old for new, old in zip(items, value, strict=True))
-        return value if same else containers.sequence(value, items)
-    return value
-
-
 def _adapters_in(value: Any) -> Iterator[str]:
     adapter = adapter_of(type(value))
     if adapter is not None:
         yield adapter
     elif isinstance(value, Mapping):
         yield from itertools.chain.from_iterable(map(_adapters_in, value.values()))
-    elif isinstance(value, _Peeked):
-        yield from itertools.chain.from_iterable(map(_adapters_in, value.items))
-    elif isinstance(value, Iterable) and not isinstance(value, str | bytes | Iterator):
+    elif isinstance(value, Iterator):
+        raise TypeError("an iterator is inside another container. Pass a list in its place")
+    elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
         yield from itertools.chain.from_iterable(map(_adapters_in, value))
     elif value is not None and "jax" in sys.modules and not sys.modules["jax"].tree_util.all_leaves([value]):
         yield "jax"  # only JAX can flatten this type of pytree
