@@ -28,14 +28,9 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
 
     If there are NumPy arrays and tensors of a framework, return the backend of the framework.
     """
-    if isinstance(argument, Iterator):
-        items = list(argument)
-        return _backend(_framework(items)), iter(items)
-    return _backend(_framework(argument)), argument
-
-
-def _framework(container: Any) -> str:
-    return next((name for name in _adapters_in(container) if name != "numpy"), "numpy")
+    items = list(argument) if isinstance(argument, Iterator) else argument
+    name = next((name for name in _adapters_in(items) if name != "numpy"), "numpy")
+    return _backend(name), argument if items is argument else iter(items)
 
 
 _loaded: dict[str, Backend] = {}

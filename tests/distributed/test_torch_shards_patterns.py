@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from support.torch_fake_ranks import RANKS, fake_all_reduces, parameters, plain, row, rows, without_groups
 from torch.distributed.device_mesh import init_device_mesh
@@ -45,8 +46,9 @@ def test_patterns_of_names_declare_the_ownership_of_some_parameters(collectives:
 
 
 def test_patterns_without_names_or_without_an_owner_are_rejected(collectives: list[Any]) -> None:
-    for nameless in (plain(), parameters(row(), Shard(0))):
-        with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
+    without_gradient = [(EXPERT, plain()[0]), torch.nn.Parameter(torch.ones(2))]
+    for nameless in (plain(), parameters(row(), Shard(0)), without_gradient):
+        with pytest.raises(ValueError, match=r"position \d has no name\. Pass model\.named_parameters\(\)"):
             uc.clip_grad_norm_(nameless, 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
     part = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))["tp"]
     wrong = mesh_ownership(without_groups([0, 1], "dp"))

@@ -13,6 +13,7 @@ import pytest
 
 from unified_clip._backends import numpy
 from unified_clip._compute.host import HOST, HostPath
+from unified_clip._core.distributed import INFERRED
 from unified_clip._core.types import Leaf
 from unified_clip._distributed.agreement import Compared, Replica, presence
 from unified_clip._distributed.groups import NormGroup
@@ -68,7 +69,8 @@ class RankShards(DistributedGradients):
 
     parameters: int | None = None  # type: ignore[assignment]
     numel: int | None = None  # type: ignore[assignment]
-    checks_replicas = declares_owners = is_only_declared = False
+    checks_replicas = False
+    _spec = INFERRED
 
     def __init__(self, group: Any, arrays: Sequence[np.ndarray], **options: Any) -> None:
         self._group, self.values = group, [np.asarray(array) for array in arrays]
@@ -79,7 +81,7 @@ class RankShards(DistributedGradients):
         self.stored_rows = {index: lambda rows=rows: rows for index, rows in enumerate(options.get("rows", ()))}
         self._replicas, self.checks_replicas = options.get("replicas", []), "replicas" in options
         self._identities = options.get("identities")
-        self._measured, self._assumed_copies = [], []
+        self._assumed_copies = []
 
     def presence(self, indices: Sequence[int], measure: Any) -> list[Compared]:
         place = lambda index: self._all[index].place if self.values[index].any() else None  # noqa: E731
@@ -153,11 +155,6 @@ def common_error(size: int, run: Callable[[Member], Any]) -> str:
 
     (error,) = set(run_ranks(size, message)[0])
     return error
-
-
-def path_of(arrays: Sequence[np.ndarray]) -> Any:
-    counts = [(int(np.isnan(array).sum()), int(np.isinf(array).sum())) for array in arrays]
-    return SimpleNamespace(xp=HOST, nonfinite_counts=lambda: counts)
 
 
 def norm_of_ones(group: Any, **options: Any) -> tuple[float, str]:

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""Returns the backend of an argument, and the argument, with copies of the iterators that it read."""
+"""Returns the backend of an argument, and the argument, or a new iterator in place of an iterator that it read."""
 
 
 class Framework(Generic[Number, Norm]):

@@ -83,7 +83,7 @@ def clip(
     with total.path.scope():
         is_wrong = total.path.on_host and not total.path.is_finite(total.n)
         needs_counts = is_wrong or (details and not total.path.on_host)
-        counts = total.path.count_nonfinite() if needs_counts else None
+        counts = _nonfinite_counts(total.path) if needs_counts else None
     changes = changes or [[total]]
     norms = [[change for change in own if isinstance(change, Scale)] for own in changes]
     max_abs = [_max_abs(gradients, group, inputs) if own.kind == "value" else None for group, own in groups]
@@ -132,6 +132,12 @@ def _must_match(
     ]
     fields = {"nonfinite": nonfinite, "details": details, "names": patterns, "step": step}
     return {**threshold, "rules": " and ".join(described), **fields}
+
+
+def _nonfinite_counts(path: Path) -> tuple[Scalar, Scalar]:
+    zero = path.xp.asarray(0.0)
+    nan, inf = zip((zero, zero), *path.nonfinite_counts(), strict=True)
+    return functools.reduce(operator.add, nan), functools.reduce(operator.add, inf)
 
 
 def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) -> Scalar:

@@ -120,7 +120,8 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice. `t` is
-            distributed, and you pass `axes`. `t` is distributed, and the norm over all ranks cannot be computed.
+            distributed or has several sparse axes, and you pass `axes`. `t` is distributed, and the norm over all ranks
+            cannot be computed.
 
     Example:
         >>> import numpy as np

@@ -3,9 +3,7 @@ and calls the compiled kernels where a graph supports them."""
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -204,17 +202,9 @@ class DevicePath:
     def is_finite(self, n: Scalar) -> bool | None:
         return self._backend.is_finite(n)
 
-    def nonfinite_counts(self) -> list[tuple[int, int]]:
-        values = map(int, self.read_later([count for both in self._nonfinite_counts() for count in both]).values())
-        return list(zip(values, values, strict=True))
-
-    def count_nonfinite(self) -> tuple[Scalar, Scalar]:
-        zero = self.xp.asarray(0.0)
-        nan, inf = zip((zero, zero), *self._nonfinite_counts(), strict=True)
-        return functools.reduce(operator.add, nan), functools.reduce(operator.add, inf)
-
-    def _nonfinite_counts(self) -> list[list[Scalar]]:
-        return [list(map(self.xp.asarray, self._backend.count_nonfinite(tensor))) for tensor in self._tensors]
+    def nonfinite_counts(self) -> list[tuple[Scalar, Scalar]]:
+        counts = map(self._backend.count_nonfinite, self._tensors)
+        return [(self.xp.asarray(nan), self.xp.asarray(inf)) for nan, inf in counts]
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
         return self._backend.in_graph([*self._tensors, *scalars])

@@ -177,13 +177,9 @@ class HostPath(Path):
     def is_finite(self, n: Scalar) -> bool | None:
         return bool(np.isfinite(n))
 
-    def nonfinite_counts(self) -> list[tuple[int, int]]:
+    def nonfinite_counts(self) -> list[tuple[Scalar, Scalar]]:
         decoded = [kernels.decode(*part) for part in self._parts]
         return [(int(np.isnan(values).sum()), int(np.isinf(values).sum())) for values in decoded]
-
-    def count_nonfinite(self) -> tuple[Scalar, Scalar]:
-        nan, inf = zip((0, 0), *self.nonfinite_counts(), strict=True)
-        return float(sum(nan)), float(sum(inf))
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
         return Deferred(

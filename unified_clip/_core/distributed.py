@@ -64,18 +64,17 @@ class DistributedSpec:
 
     @property
     def is_given(self) -> bool:
-        is_counted = self.check_numel is not None and self.check_numel is not False
         has_group = not (self.process_group is None or _is_auto(self.process_group))
-        return has_group or self.ownership is not None or is_counted or self.check_replicas
+        return has_group or self.ownership is not None or self.checks_numel or self.check_replicas
 
-    def expected_numel(self, count: Callable[[], int]) -> int | None:
-        if self.check_numel is None or self.check_numel is False:
-            return None
-        return count() if self.check_numel is True else int(self.check_numel)
+    @property
+    def checks_numel(self) -> bool:
+        return self.check_numel is not None and self.check_numel is not False
 
-    def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return None if ranks can have different numbers of parameters."""
-        return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
+    @property
+    def declares_owners(self) -> bool:
+        """Whether ranks can have different parameters."""
+        return any(owner not in (None, REPLICATED) for owner in self.owners)
 
 
 def _is_auto(process_group: Any) -> bool:

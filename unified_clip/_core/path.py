@@ -128,11 +128,8 @@ class Path(Protocol):
     def is_finite(self, n: Scalar) -> bool | None:
         """Return None in a compiled graph."""
 
-    def nonfinite_counts(self) -> list[tuple[int, int]]:
-        """Return (number of NaN, number of inf) for each tensor."""
-
-    def count_nonfinite(self) -> tuple[Scalar, Scalar]:
-        """Return (number of NaN, number of inf) over all tensors. The call does not wait for a device."""
+    def nonfinite_counts(self) -> list[tuple[Scalar, Scalar]]:
+        """Return (number of NaN, number of inf) for each tensor. The call does not wait for a device."""
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
         """Return whether the path's tensors or these scalars are traced."""

@@ -285,13 +285,14 @@ def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float, setting: str
         )
     if is_finite:
         return
-    counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
-    listed = "; ".join(f"{leaf.place} has {nans} NaN and {infs} inf" for leaf, nans, infs in counted)
+    known_n, *numbers = path.read_later([n, *(count for both in path.nonfinite_counts() for count in both)]).values()
+    counted = zip(leaves, numbers[::2], numbers[1::2], strict=True)
+    listed = "; ".join(f"{leaf.place} has {nan:.0f} NaN and {inf:.0f} inf" for leaf, nan, inf in counted if nan or inf)
     if not listed and has_ranks:
         listed = "On this rank, every gradient is finite. The error on another rank names it, or the norm overflows"
     elif not listed:
         listed = "Every gradient is finite, but the total norm overflows its dtype"
-    kind = "NaN" if math.isnan(path.read_later([n]).values()[0]) else "infinite"
+    kind = "NaN" if math.isnan(known_n) else "infinite"
     raise NonFiniteNormError(
         f"the total norm of order {p:g} is {kind}, and {setting}. Skip this step, or find the cause. No gradient was "
         f"changed. {listed}"

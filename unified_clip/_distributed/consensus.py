@@ -105,18 +105,14 @@ class Consensus:
         return high, float(total - Fraction(high))
 
     def check_any_owned(self, owned: Sequence[Tensor], local: Sequence[Tensor]) -> None:
-        has_owned, has_local = (any(math.prod(tensor.shape) for tensor in tensors) for tensors in (owned, local))
-        if max(self.all_gather(2 if has_owned else int(has_local))) == 1:
+        counts = [int(any(math.prod(tensor.shape) for tensor in tensors)) for tensors in (owned, local)]
+        ranks_with_owned, ranks_with_local = self.all_reduce_sum(counts)
+        if ranks_with_local and not ranks_with_owned:
             raise ValueError(
                 "no rank owns any gradient, because ownership returned False for every gradient. Exactly one rank of "
                 "the process group must own each element. Check this function. With megatron_ownership, "
                 "check the arguments, such as data_rank. No gradient was changed."
             )
-
-    def all_gather(self, number: int) -> list[int]:
-        slots = [0] * self.group.size
-        slots[self.group.rank] = number
-        return self.all_reduce_sum(slots)
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return self._waiting_for(lambda: self.group.all_reduce_sum(numbers))
@@ -211,7 +207,8 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessG
         return
     if groups:  # this rank may wait for long, so the error must be seen now
         logging.getLogger("unified_clip").error(
-            "unified_clip waits for the other ranks of the process group, to raise this error on all ranks: %r", error
+            "unified_clip waits for the other ranks of the process group, to raise this error on all ranks: %s",
+            repr(error),  # a kept record of the error itself would keep the gradients of its traceback
         )
     try:
         for group in groups:

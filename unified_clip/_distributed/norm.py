@@ -11,7 +11,7 @@ from typing import Any
 from .._compute.checksums import digest
 from .._compute.kernels import general_root
 from .._core import validation
-from .._core.distributed import REPLICATED, Measures, PartialSums, SumsOf
+from .._core.distributed import Measures, PartialSums, SumsOf
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from . import agreement
@@ -49,7 +49,9 @@ class DistributedGradients(Placements):
     @property
     def numel(self) -> int | None:
         """The expected number of elements over all ranks, or None without `check_numel`."""
-        return self._spec.expected_numel(lambda: sum(map(self.elements, range(len(self._leaves)))))
+        if self._spec.check_numel is True:
+            return sum(map(self.elements, range(len(self._leaves))))
+        return self._spec.check_numel if self._spec.checks_numel else None
 
     @property
     def checks_replicas(self) -> bool:
@@ -76,7 +78,7 @@ class DistributedGradients(Placements):
 
     def metadata(self) -> dict[str, Any]:
         world = self.world()
-        return {"ranks": world.size, "rank": world.rank, "layout": dict(Counter(self.layouts()))}
+        return {"ranks": world.size, "rank": world.rank, "layout": dict(Counter(map(self.layout, self._gradients)))}
 
     def norm(
         self,
@@ -100,20 +102,15 @@ class DistributedGradients(Placements):
         arguments = {**must_match, "norm_type": float(p), PARAMETERS: self.parameters}
         consensus, own = self._consensus(arguments, indices, sums_of, function, is_first), sums_of(owned)
         n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(owned, sums_of), self.is_only_declared)
-        if n == 0 and self.declares_owners and not consensus.has_terms:  # n is equal on all ranks
+        if n == 0 and self._spec.declares_owners and not consensus.has_terms:  # n is equal on all ranks
             consensus.check_any_owned(owned, [self.values[index] for index in indices])
         self._has_joined = False
         return path.xp.asarray(n)
 
     @property
-    def declares_owners(self) -> bool:
-        return any(owner not in (None, REPLICATED) for owner in self._spec.owners)
-
-    @property
     def is_only_declared(self) -> bool:
         """Whether `ownership` alone decides which gradients this rank owns. False with `check_numel`."""
-        is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
-        return self.declares_owners and not is_checked and not self._counts_by_placement
+        return self._spec.declares_owners and not self._spec.checks_numel and not self._counts_by_placement
 
     def _with_terms(self, owned: Sequence[Tensor], sums_of: SumsOf) -> tuple[PartialSums, PartialSums]:
         own = self.owned_terms()

@@ -105,7 +105,7 @@ class Placements(ABC):
     @property
     def parameters(self) -> int | None:
         """The number of parameters, or None if the number can differ between ranks."""
-        return self._spec.comparable(self._parameters)
+        return None if self._spec.declares_owners else len(self._parameters)
 
     def ranks(self, tensor: Any) -> Ranks:
         return self.mesh(tensor).ranks
@@ -225,9 +225,6 @@ class Placements(ABC):
                     f"the gradient at {leaf.place} has the placements {leaf.tensor.placements}: every rank has a "
                     f"partial sum of each element, which cannot be clipped by value. {self.terminology.redistribute}"
                 )
-
-    def layouts(self) -> Iterable[str]:
-        return map(self.layout, self._gradients)
 
     def group(self) -> ProcessGroup:
         """Return the process group of the all-reduces of norms."""

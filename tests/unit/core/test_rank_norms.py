@@ -16,7 +16,6 @@ from support.rank_threads import (
     Member,
     RankShards,
     Sums,
-    leaf,
     norm_of,
     run_ranks,
 )
@@ -135,18 +134,18 @@ def test_a_spec_is_given_if_a_keyword_declares_something(keywords: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("ownership", "number"),
+    ("ownership", "is_declared"),
     [
-        (None, 2),
-        ("replicated", 2),
-        ("distinct", None),
-        (bool, None),
-        ({"*": "replicated"}, 2),
-        ({"*": "distinct"}, None),
+        (None, False),
+        ("replicated", False),
+        ("distinct", True),
+        (bool, True),
+        ({"*": "replicated"}, False),
+        ({"a": "replicated", "*": "distinct"}, True),
     ],
 )
-def test_ranks_compare_parameters_that_may_not_differ(ownership: Any, number: int | None) -> None:
-    assert DistributedSpec(ownership=ownership).comparable([leaf(0), leaf(1)]) == number
+def test_ranks_may_have_different_parameters_if_owners_are_declared(ownership: Any, is_declared: bool) -> None:
+    assert DistributedSpec(ownership=ownership).declares_owners == is_declared
 
 
 def test_invalid_declarations_are_rejected() -> None:

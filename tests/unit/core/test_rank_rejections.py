@@ -27,6 +27,7 @@ from support.rank_threads import (
 from unified_clip._api import tensorflow_functions, torch_functions
 from unified_clip._api.framework import Framework, to_backend
 from unified_clip._backends import numpy
+from unified_clip._compute.host import HOST
 from unified_clip._core import entry
 from unified_clip._core.backend import Backend, Distributed
 from unified_clip._core.distributed import AWAITED
@@ -135,6 +136,23 @@ def test_a_rank_logs_its_error_before_it_waits(caplog: Any) -> None:
     rejection_notes(group, TypeError("no gradient"))
     assert before[0] == [("unified_clip", "ERROR")]
     assert "to raise this error on all ranks: TypeError('no gradient')" in caplog.text
+
+
+def test_an_error_before_a_later_norm_of_a_call_reaches_the_ranks_that_wait() -> None:
+    """Before the first norm, the call sends its errors itself."""
+
+    def run(group: Member) -> str:
+        shards = RankShards(group, [np.ones(2)])
+        shards.awaits_sums = lambda measures: False  # type: ignore[method-assign]
+        if group.rank == 1:
+            shards.owned = lambda indices: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+        with pytest.raises((ValueError, ZeroDivisionError)) as caught:
+            shards.norm(SimpleNamespace(xp=HOST), range(1), 2.0, {}, Sums, function="", is_first=False)
+        return str(caught.value)
+
+    first, second = run_ranks(2, run)[0]
+    assert first.startswith("rank 1 rejected this call: ZeroDivisionError: division by zero")
+    assert second == "division by zero"
 
 
 def test_a_difference_in_per_tensor_norms_leaves_no_rank_waiting() -> None:

@@ -133,7 +133,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> None:
         """Return None: the types of arrays show how they are sharded, and XLA adds over devices and processes."""
-        if spec.ownership is not None or spec.check_numel not in (None, False) or spec.check_replicas:
+        if spec.ownership is not None or spec.checks_numel or spec.check_replicas:
             raise TypeError(
                 "ownership, check_numel and check_replicas are not supported on JAX. Leave these arguments out: the "
                 "array types show how gradients are sharded"

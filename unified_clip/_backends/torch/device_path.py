@@ -197,8 +197,7 @@ class CpuCopies:
         # the members without tensors in their arguments and results
         self.on_host, self.framework, self.norm_dtype, self.xp = path.on_host, path.framework, path.norm_dtype, path.xp
         self.norm, self.slice_norms, self.is_one, self.scope = path.norm, path.slice_norms, path.is_one, path.scope
-        self.is_finite, self.count_nonfinite = path.is_finite, path.count_nonfinite
-        self.nonfinite_counts, self.read_later = path.nonfinite_counts, path.read_later
+        self.is_finite, self.nonfinite_counts, self.read_later = path.is_finite, path.nonfinite_counts, path.read_later
         self.in_graph, self.graph_callback = path.in_graph, path.graph_callback
 
     def scale(self, coef: Scalar) -> list[Tensor]:
