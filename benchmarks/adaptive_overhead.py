@@ -23,16 +23,16 @@ RULES: dict[str, dict[str, Any]] = {
     "ema_ratio": {"rule": "ema_ratio"},
     "percentile of 100": {"rule": "percentile", "window": 100, "percent": 100},
     "percentile of 1000": {"rule": "percentile", "window": 1000, "percent": 100},
-    "adagc": {"rule": "adagc", "warmup_steps": 5, "warmup_threshold": 1e9, "ratio": 2.0},
 }
 STEADY: dict[str, dict[str, Any]] = {
     "zclip": {"alpha": 1.0},
     "ema_ratio": {"alpha": 1.0, "ratio": 1.0},
     "percentile of 100": {"include_current": False, "percent": 0},
     "percentile of 1000": {"include_current": False, "percent": 0},
-    "adagc": {"alpha": 1.0, "ratio": 1.0},
 }
 """With these settings, nearly all norms exceed their thresholds if they are `CLIPPED` times larger."""
+
+FIXED = "a fixed threshold"
 
 CLIPPED = 3.0
 
@@ -77,18 +77,11 @@ def measure(
     """Return {rule: (added microseconds, ratios)}, each at the 10th percentile and the median."""
     arrays, clip_input = gradients(shapes, on_torch=on_torch)
     first, random = [array.copy() for array in arrays], np.random.default_rng(2)
-    limits = {"total": 1e9, "per tensor": 1e9}
-    if clipped:
-        norms = [float(np.linalg.norm(array)) for array in arrays]
-        limits = {"total": float(np.linalg.norm(norms)), "per tensor": min(norms)}
-    kinds = {"total": "global_norm", "per tensor": "norm"}
-    fixed = {name: "per tensor" if name == "adagc" else "total" for name in RULES}
-    clips = {
-        name: ClipConfig(rule=kind, threshold=limits[name], family="paddle").clipper() for name, kind in kinds.items()
-    }
+    limit = float(np.linalg.norm([np.linalg.norm(array) for array in arrays])) if clipped else 1e9
+    clips = {FIXED: ClipConfig(rule="global_norm", threshold=limit, family="paddle").clipper()}
     for name, rule in RULES.items():
         settings = {**rule, **(STEADY[name] if clipped else {})}
-        clips[name] = ClipConfig(rule=kinds[fixed[name]], family="paddle", adaptive=settings).clipper()
+        clips[name] = ClipConfig(rule="global_norm", family="paddle", adaptive=settings).clipper()
     for _ in range(WARM_UP):
         factor = np.float32(random.uniform(*FACTORS))
         for clip in clips.values():
@@ -112,7 +105,7 @@ def measure(
     if any(count < 0.8 * rounds if clipped else count for count in changed.values()):
         raise SystemExit(f"of {rounds} rounds, these were clipped: {changed}")
     typical = {name: np.percentile(values, (10, 50)) for name, values in times.items()}
-    return {name: (typical[name] - typical[fixed[name]], typical[name] / typical[fixed[name]]) for name in RULES}
+    return {name: (typical[name] - typical[FIXED], typical[name] / typical[FIXED]) for name in RULES}
 
 
 def put(arrays: Sequence[Any], values: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Train a small transformer with bad batches, by three clips in turn: python examples/train_adaptive.py PLOT.svg
+"""Train a small transformer with bad batches, by two clips in turn: python examples/train_adaptive.py PLOT.svg
 
 The model predicts the next symbol of sequences that repeat with a period. The batches of some steps are random symbols,
 and their loss is multiplied by a large number. The clips get the same batches, and the same first weights.
@@ -23,7 +23,6 @@ BAD = {**dict.fromkeys(range(120, 124), 30.0), **dict.fromkeys(range(170, 174), 
 CLIPS: Mapping[str, ClipConfig] = {
     "fixed": ClipConfig(rule="global_norm", threshold=5.0),
     "zclip": ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}),
-    "adagc": ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 50}),
 }
 
 
@@ -85,7 +84,7 @@ def plot(runs: Mapping[str, list[Step]], path: str) -> None:
 
     figure = Figure((8, 5), layout="constrained")
     losses, norms = figure.subplots(2, 1, sharex=True)
-    for (name, steps), color in zip(runs.items(), ("#777777", "#2757c4", "#d1422a"), strict=True):
+    for (name, steps), color in zip(runs.items(), ("#777777", "#2757c4"), strict=True):
         losses.plot([step.loss for step in steps], color=color, linewidth=1, label=name)
         norms.plot([step.clipped for step in steps], color=color, linewidth=1, label=name)
     norms.plot([step.norm for step in runs["fixed"]], ":", color="#aaaaaa", linewidth=1, label="fixed, before the clip")

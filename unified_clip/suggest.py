@@ -85,11 +85,10 @@ class Suggestion:
             >>> print(replay)
             clips 5 % of 100 norms, at thresholds from 2 to 2.25
         """
-        from ._compute.host import HOST
-        from .adaptive import Rule  # imports NumPy, which `import unified_clip` does not need
+        from ._compute.host import HOST  # imports NumPy, which `import unified_clip` does not need
         from .adaptive import state as states
 
-        states.check_rule(rule, Rule)
+        states.check_rule(rule)
         state: Any = states.initial(rule)
         thresholds: list[float] = []
         for norm in self.norms:

@@ -1,17 +1,20 @@
-"""An adaptive threshold has the same bits on every framework: those of the recursion in plain floats."""
+"""An adaptive threshold has the same bits on every framework: those of the recursion in plain floats, or of AGC's
+definition."""
 
 from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import adaptive, reference
 from support.kits import Kit, rejects_adaptive
+from support.tiers import quick
 
-from unified_clip import ClipConfig
+from unified_clip import ClipConfig, record
 from unified_clip import adaptive as functions
 
 CHANGE_TIER = [adaptive.SETTINGS[index] for index in (2, 6, 8, 10)]
@@ -130,20 +133,19 @@ def test_in_place_names_and_pairs_advance_the_state_too(kit: Kit) -> None:
 
 
 def test_functions_reject_other_rules(kit: Kit) -> None:
-    grads, zclip, adagc = [gradient(kit, 3.0)], functions.ZClip(), functions.AdaGC()
+    grads, zclip = [gradient(kit, 3.0)], functions.ZClip()
     state: Any = functions.initial_state(zclip, grads)
     for rule in ("zclip", {"rule": "zclip"}, functions.ZClip, functions.AGC(), None):
-        with pytest.raises(TypeError, match=r"the adaptive rule is .*\. Pass .*ZClip\(\)"):
-            functions.initial_state(rule, grads)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"the adaptive rule is .*\. Pass .*ZClip\(\)"):
-            functions.read_state(rule, state)  # type: ignore[arg-type]
-    for clip in (functions.clip_by_global_norm, functions.clip_grad_norm_):
-        with pytest.raises(TypeError, match=r"the adaptive rule is AdaGC\(.*\. Pass a rule for the total norm"):
-            clip(kit.in_place(grads), adagc, state)  # type: ignore[operator]
-    with pytest.raises(TypeError, match=r"the adaptive rule is ZClip\(.*\. Pass AdaGC\(\)\."):
-        functions.clip_by_tensor_norm(grads, zclip, state)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"the adaptive rule is AdaGC\(.*\. Pass AGC\(\)\."):
-        functions.clip_by_unit_norm(grads, grads, adagc)  # type: ignore[arg-type]
+        for call in (
+            lambda rule=rule: functions.initial_state(rule, grads),
+            lambda rule=rule: functions.read_state(rule, state),
+            lambda rule=rule: functions.clip_by_global_norm(grads, rule, state),
+            lambda rule=rule: functions.clip_grad_norm_(kit.in_place(grads), rule, state),
+        ):
+            with pytest.raises(TypeError, match=r"the adaptive rule is .*\. Pass a rule for the total norm"):
+                call()
+    with pytest.raises(TypeError, match=r"the adaptive rule is ZClip\(.*\. Pass AGC\(\)\."):
+        functions.clip_by_unit_norm(grads, grads, zclip)  # type: ignore[arg-type]
 
 
 def test_functions_reject_states_of_other_rules(kit: Kit) -> None:
@@ -178,3 +180,124 @@ def test_functions_without_gradients_leave_the_state_unchanged(kit: Kit) -> None
     assert (results, float(norm)) == ([None], 0.0)
     norm, state = functions.clip_grad_norm_(kit.in_place([None]), rule, state)
     assert (float(norm), functions.read_state(rule, state)) == (0.0, {"steps": 1.0, "mean": 2.0})
+
+
+# -- AGC, whose thresholds are those of units
+
+
+def tensors(kit: Kit, arrays: Any) -> list[Any]:
+    return [None if array is None else kit.tensor(array) for array in arrays]
+
+
+def check(kit: Kit, results: Any, expected: Any) -> None:
+    for result, array in zip(results, expected, strict=True):
+        assert (result is None) == (array is None)
+        if array is not None:
+            np.testing.assert_array_equal(kit.array(result), array)
+
+
+SHAPES = [(), (5,), (1, 6), (4, 3), (2, 3, 4), (2, 3, 2, 4)]
+
+
+def arrays(seed: int, scale: float) -> list[np.ndarray]:
+    chance = np.random.default_rng(seed)
+    result = [(scale * chance.standard_normal(shape) * chance.choice([0.02, 1, 8], shape[:1])[:, None].T.ravel()[0]
+              if shape else np.asarray(scale)) for shape in SHAPES]  # fmt: skip
+    arrays = [np.asarray(array, np.float32) for array in result]
+    arrays[3][1] = 0
+    arrays[5][1] *= 1e-4
+    return arrays
+
+
+UNIT_SETTINGS = [
+    {"clip_factor": 0.1},
+    {"convention": "optax", "clip_factor": 0.05},
+    {"convention": "composer", "clip_factor": 0.1},
+    {"clip_factor": 1e-4, "eps": 1e-4, "smallest_norm": 0.5},
+]
+
+
+@pytest.mark.parametrize("settings", quick(UNIT_SETTINGS, UNIT_SETTINGS[1], UNIT_SETTINGS[3]))
+def test_agc_has_the_bits_of_its_definition(kit: Kit, settings: dict[str, Any]) -> None:
+    clip = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc", **settings}).clipper()
+    gradients, parameters = arrays(0, 1.0), arrays(1, 1.0)
+    gradients[5][0, 0, 0, 0], gradients[4][1, 1, 1] = np.nan, np.inf
+    parameters[3][0] = 0
+    expected = [adaptive.agc(*pair, **settings) for pair in zip(gradients, parameters, strict=True)]
+    results = clip(tensors(kit, gradients), parameters=tensors(kit, parameters))
+    check(kit, results, expected)
+    assert math.isnan(clip.last.parts[""].coef)
+    finite = [index for index in range(len(SHAPES)) if index < 4]
+    clip([kit.tensor(gradients[index]) for index in finite], parameters=[kit.tensor(parameters[i]) for i in finite])
+    assert 0 <= clip.last.parts[""].coef < 1
+
+
+def test_agc_takes_parameters_by_name_and_has_a_largest_threshold(kit: Kit) -> None:
+    clip = ClipConfig(rule="norm", eps=0.0, threshold=1e-4, adaptive={"rule": "agc"}, exclude=["head"]).clipper()
+    gradients, parameters = arrays(2, 1.0)[2:4], arrays(3, 1.0)[2:4]
+    named = dict(zip(("body", "head"), tensors(kit, gradients), strict=True))
+    results = clip(named, parameters=dict(zip(("head", "body"), reversed(tensors(kit, parameters)), strict=True)))
+    check(kit, [results["body"]], [adaptive.agc(gradients[0], parameters[0], limit=1e-4)])
+    assert results["head"] is named["head"]
+
+
+def parameter_of(kit: Kit, array: np.ndarray) -> Any:
+    if kit.name == "torch":
+        import torch
+
+        return torch.nn.Parameter(kit.tensor(array))
+    import paddle
+
+    assign = paddle.nn.initializer.Assign(array)
+    return paddle.create_parameter(array.shape, "float32", default_initializer=assign)
+
+
+def test_agc_in_place_takes_the_parameters_that_it_gets(kit: Kit) -> None:
+    clip, gradients, parameters = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc"}), arrays(4, 1), arrays(5, 1)
+    if not kit.on_parameters:
+        with pytest.raises(TypeError, match="agc needs the parameters, but the gradient at position 0 has none"):
+            clip.clip_(kit.in_place(tensors(kit, gradients)))
+        return
+    expected = [adaptive.agc(*pair) for pair in zip(gradients, parameters, strict=True)]
+    holders = [parameter_of(kit, array) for array in parameters]
+    for holder, array in zip(holders, gradients, strict=True):
+        holder.grad = kit.tensor(array)
+    clip.clip_(holders)
+    check(kit, kit.kept(holders), expected)
+
+
+def test_agc_of_pairs_takes_their_parameters(kit: Kit) -> None:
+    clip, gradient = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc"}), np.array([3.0, -4.0], np.float32)
+    parameter = kit.parameter()
+    ((_, result),) = clip.pairs([(parameter, kit.tensor(gradient))])
+    check(kit, [result], [adaptive.agc(gradient, kit.array(parameter))])
+
+
+def test_agc_rejects_what_does_not_fit(kit: Kit) -> None:
+    clip = ClipConfig(rule="norm", adaptive={"rule": "agc"})
+    gradient = kit.tensor([[1.0, 2.0]])
+    for parameters, message in [
+        (None, "agc needs the parameters, but the gradient at position 0 has none"),
+        ([gradient, gradient], "`parameters` has 2 entries, but there are 1 gradients"),
+        ([kit.tensor([1.0, 2.0])], "has the shape .1, 2., but its parameter has .2,."),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            clip([gradient], parameters=parameters)
+    with pytest.raises(ValueError, match="`parameters` has no key 'a'"):
+        clip({"a": gradient}, parameters={"b": gradient})
+    if kit.has_sparse:
+        with pytest.raises(TypeError, match=r"is sparse\. The adaptive rule agc does not support sparse gradients"):
+            clip([kit.sparse([0], [[1.0, 2.0]], 3)], parameters=[kit.tensor(np.zeros((3, 2)))])
+
+
+def test_a_recording_has_the_norms_and_coefficients_of_units(kit: Kit, tmp_path: Path) -> None:
+    gradients, parameters = arrays(0, 1.0)[1:4:2], arrays(1, 1.0)[1:4:2]
+    with record(tmp_path / "run.jsonl"):
+        functions.clip_by_unit_norm(tensors(kit, gradients), tensors(kit, parameters))
+    _, *lines = map(json.loads, (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines())
+    result = [(line["call"], line["rule"], len(line["norm"]), line["threshold"] is None) for line in lines]
+    assert sorted(result) == [("clip_by_unit_norm", "each", 1, False), ("clip_by_unit_norm", "slices", 4, True)]
+    (units,) = [line for line in lines if line["rule"] == "slices"]
+    assert units["norm"] == [reference.norm([row]) for row in gradients[1]]
+    limits = [0.01 * max(reference.norm([row]), 1e-3) for row in parameters[1]]
+    assert units["coef"] == [reference.coefficient(*pair) for pair in zip(units["norm"], limits, strict=True)]

@@ -38,16 +38,6 @@ def test_a_state_is_read_only_by_the_configuration_that_made_it() -> None:
             read(transformation, state)  # type: ignore[arg-type]
 
 
-def test_adagcs_state_has_the_order_of_jax_tree_leaves() -> None:
-    config = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_threshold": 100.0})
-    optimizer, grads = config.as_optax(), {"w": jnp.full(1, 3.0), "b": jnp.full(1, 2.0)}
-    _, state = optimizer.update(grads, optimizer.init(grads))
-    assert optax_transforms.state_dict(config, state)["adaptive"][""]["state"]["norms"] == [2.0, 3.0]
-    clip = config.clipper()
-    clip(grads)
-    assert clip.state_dict()["adaptive"][""]["state"]["norms"] == [3.0, 2.0]
-
-
 def test_a_clipper_inside_a_graph_has_no_place_for_its_state() -> None:
     with pytest.raises(TypeError, match="a clip inside a compiled graph cannot keep its state"):
         jax.jit(lambda grad: CONFIG.clipper()([grad]))(jnp.ones(3))

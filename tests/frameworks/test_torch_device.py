@@ -17,7 +17,7 @@ import torch.distributed.fsdp  # both add checks to a call
 from support.calls import CALLS
 from support.kits import TorchKit
 from support.tiers import TRACES_WORLD, quick
-from support.trainers.adaptive_cases import ADAGC, AGC, FITTING, rule_of
+from support.trainers.adaptive_cases import AGC, FITTING, rule_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -117,15 +117,13 @@ def test_adaptive_thresholds_read_no_value(settings: dict[str, Any]) -> None:
     assert {norm.device.type, state.device.type} == {"cuda"}
 
 
-def test_thresholds_of_tensors_and_units_read_no_value() -> None:
+def test_thresholds_of_units_read_no_value() -> None:
     with FakeTensorMode():
         params = parameters([torch.empty(shape, device="cuda") for shape in ((4, 3), (5,))])
-        gradients, state = [parameter.grad for parameter in params], adaptive.initial_state(ADAGC, params)
         with Operations() as operations:
-            _, norm, state = adaptive.clip_by_tensor_norm(gradients, ADAGC, state, clip_norm=1.0)
-            adaptive.clip_by_unit_norm(gradients, params, AGC)
+            results = adaptive.clip_by_unit_norm([parameter.grad for parameter in params], params, AGC, clip_norm=1.0)
     operations.check_stays_on("cuda")
-    assert {norm.device.type, state.device.type} == {"cuda"}
+    assert {result.device.type for result in results} == {"cuda"}
 
 
 # -- the number of operations

@@ -465,11 +465,6 @@ def test_a_model_is_saved_and_trained_on(tmp_path: Path) -> None:
 # -- adaptive thresholds
 
 
-def test_adagc_needs_the_variables_of_an_optimizer() -> None:
-    with pytest.raises(TypeError, match="the optimizer has no variables yet"):
-        ClipConfig(rule="norm", adaptive={"rule": "adagc"}).attach_to(keras.optimizers.SGD(1.0))
-
-
 def test_agc_clips_by_the_weights_of_gradients_that_are_not_missing() -> None:
     weights, optimizer = [keras.Variable(np.ones(3, np.float32)) for _ in range(2)], keras.optimizers.SGD(1.0)
     UNITS.attach_to(optimizer)

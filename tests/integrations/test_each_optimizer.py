@@ -118,14 +118,13 @@ def test_a_nonfinite_norm_raises_before_weights_change_and_is_rejected_in_graphs
 # -- checkpoints
 
 ZCLIP = ClipConfig(rule="global_norm", threshold=3.0, adaptive={"rule": "zclip", "warmup_steps": 2})
-ADAGC = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 2})
 
 
-@pytest.mark.parametrize("config", [ClipConfig(**CONFIGS["linear"]), ZCLIP, ADAGC], ids=["linear", "zclip", "adagc"])
+@pytest.mark.parametrize("config", [ClipConfig(**CONFIGS["linear"]), ZCLIP], ids=["linear", "zclip"])
 def test_training_resumes_from_a_checkpoint_and_from_the_state_of_another_framework(
     library: str, config: ClipConfig
 ) -> None:
-    """Some gradients are missing in some steps. A parameter keeps its own state."""
+    """Some gradients are missing in some steps."""
     all_grads: Any = [dict(sorted(grads.items())) for grads in gradients(2 * STEPS)]
     for index, name in ((1, "hidden.bias"), (4, "output.kernel"), (8, "hidden.bias")):
         all_grads[index][name] = None

@@ -124,7 +124,9 @@ def save_and_load(path: Path, clip: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", ["pickle", "copy", "paddle.save"])
-@pytest.mark.parametrize("rule", [{"rule": "norm", "adaptive": {"rule": "adagc"}}, {"rule": "value", "threshold": 1.0}])
+@pytest.mark.parametrize(
+    "rule", [{"rule": "global_norm", "adaptive": {"rule": "zclip"}}, {"rule": "value", "threshold": 1.0}]
+)
 def test_a_copy_has_the_names_and_the_state(rule: dict[str, Any], method: str, tmp_path: Path) -> None:
     model = paddle.nn.Linear(2, 1)
     clip = ClipConfig(**rule, exclude=["*.bias"]).as_paddle(model)

@@ -1,15 +1,140 @@
-"""The norms that all frameworks clip, 200 steps, and the results of the oracle's recursions for them."""
+"""The adaptive rules, implemented without unified_clip's code, and the norms of 200 steps that all frameworks clip.
+
+If the settings are Fractions, the rules for the total norm return exact results.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from support.adaptive_recursions import RULES, Step
+from support import reference
+
+from unified_clip.parity.judge import oracle
+
+LARGEST_NORM = 1e150
+"""A larger norm is treated as infinite."""
+
+Step = tuple[float, dict[str, Any]]
+
+
+def ema_ratio(values: Sequence[float], ratio: Any = 2.0, alpha: Any = 0.97, warmup_steps: int = 25) -> Iterator[Step]:
+    mean: Any = 0 * ratio
+    seen = 0
+    for value in values:
+        if not value <= LARGEST_NORM:
+            yield 0.0, {"steps": seen, "mean": mean}
+            continue
+        norm, limit = type(ratio)(value), math.inf
+        if seen < warmup_steps:
+            mean += (norm - mean) / (seen + 1)
+        else:
+            if mean > 0:
+                limit = mean * ratio
+            mean = mean * alpha + min(norm, limit) * (1 - alpha)
+        seen += 1
+        yield limit, {"steps": seen, "mean": mean}
+
+
+def zclip(
+    values: Sequence[float],
+    alpha: Any = 0.97,
+    z_thresh: Any = 2.5,
+    warmup_steps: int = 25,
+    mode: str = "zscore",
+    clip_option: str = "adaptive_scaling",
+    clip_factor: Any = 1.0,
+    skip_update_on_spike: bool = False,
+    eps: Any = 1e-6,
+    root: Callable[[Any], Any] = math.sqrt,
+) -> Iterator[Step]:
+    """values: The total norm of each step."""
+    mean: Any = 0 * alpha
+    var: Any = 0 * alpha
+    seen = 0
+    for value in values:
+        if not value <= LARGEST_NORM:
+            yield 0.0, {"steps": seen, "mean": mean, "var": var}
+            continue
+        norm, limit = type(alpha)(value), math.inf
+        seen += 1
+        if seen <= warmup_steps:
+            before = norm - mean
+            mean += before / seen
+            var += (before * (norm - mean) - var) / seen
+            yield limit, {"steps": seen, "mean": mean, "var": var}
+            continue
+        std = root(var)
+        if mean > 0 and mode == "percentile" and norm > mean + std * z_thresh:
+            limit = mean + std * z_thresh
+        z = (norm - mean) / (std + eps)
+        if mean > 0 and mode == "zscore" and z > z_thresh:
+            limit = mean
+            if clip_option == "adaptive_scaling":
+                limit = (mean + std * z_thresh / (z / z_thresh)) * clip_factor
+        if limit == math.inf or not skip_update_on_spike:
+            kept = norm if limit == math.inf else limit
+            mean = mean * alpha + kept * (1 - alpha)
+            var = var * alpha + (kept - mean) * (kept - mean) * (1 - alpha)
+        yield limit, {"steps": seen, "mean": mean, "var": var}
+
+
+def percentile(
+    values: Sequence[float],
+    percent: float = 10.0,
+    window: int | None = None,
+    include_current: bool = True,
+    warmup_steps: int = 0,
+) -> Iterator[Step]:
+    history: list[float] = []
+    for value in values:
+        limit = 0.0
+        if value <= LARGEST_NORM:
+            before = list(history)
+            history.append(value)
+            kept = (history if include_current else before)[-(window or 10**9) :]
+            limit = float(np.percentile(kept, percent)) if kept and len(before) >= warmup_steps else math.inf
+        if window is None:
+            stored = sorted(history)
+        else:
+            stored = [0.0] * window
+            for index, norm in enumerate(history):
+                stored[index % window] = norm
+        yield limit, {"steps": len(history), "norms": stored}
+
+
+RULES: dict[str, Callable[..., Iterator[Step]]] = {"ema_ratio": ema_ratio, "zclip": zclip, "percentile": percentile}
+
+
+# -- units
+
+
+def agc(
+    gradient: np.ndarray, parameter: np.ndarray, convention: str = "timm", limit: float = math.inf, **settings: Any
+) -> np.ndarray:
+    result = gradient.copy()
+    for unit in oracle.units(gradient.shape, convention):
+        norm, weight = (reference.norm([np.atleast_1d(array[unit])]) for array in (gradient, parameter))
+        threshold, smallest_norm = oracle.unit_threshold(weight, convention, **settings)
+        threshold = min(threshold, limit)
+        if norm < threshold:
+            continue
+        divisor = norm if math.isnan(norm) else max(norm, smallest_norm)
+        coef = reference.coefficient(divisor, threshold)
+        with np.errstate(invalid="ignore"):
+            result[unit] = (
+                gradient[unit]
+                if coef == 1
+                else reference.scaled(np.atleast_1d(gradient[unit]), coef).reshape(gradient[unit].shape)
+            )
+    return result
+
+
+# -- steps
 
 
 def norms(seed: int) -> list[float]:

@@ -13,7 +13,7 @@ from .._core import rule, validation
 from .._core.backend import Backend
 from .._core.gradients import GradientList
 from .._core.path import Path
-from .._core.rule import AdaptiveThreshold, Clamp, ClipRule, OwnThresholds, Scale
+from .._core.rule import AdaptiveThreshold, Clamp, ClipRule, Scale
 from .._core.types import Scalar, Tensor
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
@@ -123,11 +123,7 @@ def _must_match(
     described = [
         f"{clip_rule.kind} with norm_type {clip_rule.p}, bounds {clip_rule.bounds}"
         + "".join(f", {name} {value}" for name, value in clip_rule.convention.arguments.items())
-        + (
-            f", {clip_rule.threshold.describe()}"
-            if isinstance(clip_rule.threshold, (AdaptiveThreshold, OwnThresholds))
-            else ""
-        )
+        + (f", {clip_rule.threshold.describe()}" if isinstance(clip_rule.threshold, AdaptiveThreshold) else "")
         for clip_rule in rules
     ]
     fields = {"nonfinite": nonfinite, "details": details, "names": patterns, "step": step}

@@ -24,8 +24,6 @@ from .kernels import Array
 
 class HostScalars(Scalars):
     cos = staticmethod(math.cos)
-    sqrt = staticmethod(math.sqrt)
-    sort = staticmethod(np.sort)
 
     def asarray(self, value: Any) -> Scalar:
         return float(value)
@@ -40,18 +38,6 @@ class HostScalars(Scalars):
 
     def to_float32(self, scalar: Scalar) -> Scalar:
         return nearest(scalar, "float32")
-
-    def floor(self, scalar: Scalar) -> Scalar:
-        return float(math.floor(scalar))
-
-    def vector(self, values: Sequence[float]) -> Scalar:
-        return np.array(values, np.float64)
-
-    def indices(self, length: int) -> Scalar:
-        return np.arange(length, dtype=np.float64)
-
-    def total(self, vector: Scalar) -> Scalar:
-        return float(vector.sum())
 
     def least(self, numbers: Scalar) -> Scalar:
         return float(numbers.min())

@@ -116,7 +116,6 @@ def in_place(
         function=function,
         spec=spec,
         measures=measures,
-        entries=lambda: tree.leaves,
         **options,
     )
     for leaf, owner in zip(leaves, owners, strict=True):

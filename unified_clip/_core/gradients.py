@@ -35,8 +35,8 @@ class GradientList:
     same index are summed."""
 
     writer: Writer
-    find_entries: Callable[[], list[Leaf]]
-    """Returns the leaves that the caller passed, with those without a gradient."""
+    find_leaves: Callable[[], list[Leaf]]
+    """Returns the leaves that the caller passed. Some may have no gradient."""
 
     function: str = ""
     differentiable: bool = False
@@ -45,12 +45,11 @@ class GradientList:
     distributed, and share no memory."""
 
     arrange: Callable[[list[Leaf]], list[Leaf]] = list
-    """Selects the gradients of `values` from the entries, in the order of `values`."""
+    """Selects the gradients of `values` from the leaves, in the order of `values`."""
 
     spec: DistributedSpec | None = None
     shards: Shards | None = None
     sparse: Sequence[CoalescedSparse | None] = ()
-    _entries: list[Leaf] | None = None
     _leaves: list[Leaf] | None = None
     _must_match: Mapping[str, Any] = field(default_factory=dict)
     _norms: dict[tuple[int, int, float, bool], Scalar] = field(default_factory=dict)
@@ -69,7 +68,6 @@ class GradientList:
         reject_complex: bool = False,
         spec: DistributedSpec | None = None,
         parameters: Sequence[Leaf] | None = None,
-        entries: Callable[[], list[Leaf]] | None = None,
         measures: Measures | None = None,
         function: str = "",
     ) -> GradientList:
@@ -112,27 +110,19 @@ class GradientList:
             backend,
             values,
             writer,
-            (lambda: all_leaves) if entries is None else entries,
+            lambda: own,
             function,
             differentiable,
             spec=spec,
             shards=shards,
             sparse=sparse,
-            _leaves=own,
         )
-
-    @property
-    def entries(self) -> list[Leaf]:
-        """The leaves that the caller passed, also those without a gradient."""
-        if self._entries is None:
-            self._entries = self.find_entries()
-        return self._entries
 
     @property
     def leaves(self) -> list[Leaf]:
         """The gradients, with their names and places. Only errors, recordings and a few rules read them."""
         if self._leaves is None:
-            self._leaves = self.arrange([leaf for leaf in self.entries if leaf.tensor is not None])
+            self._leaves = self.arrange([leaf for leaf in self.find_leaves() if leaf.tensor is not None])
             assert len(self._leaves) == len(self.values), "bug in unified_clip: names and gradients do not match"
         return self._leaves
 

@@ -24,38 +24,8 @@ class Scalars(Protocol):
 
     def to_float32(self, scalar: Scalar) -> Scalar: ...
 
-    def sqrt(self, scalar: Scalar, /) -> Scalar: ...
-
-    def floor(self, scalar: Scalar, /) -> Scalar: ...
-
-    def vector(self, values: Sequence[float]) -> Scalar:
-        """The vector is float64."""
-
-    def indices(self, length: int) -> Scalar:
-        """Return the numbers from 0 to `length - 1` as float64."""
-
-    def sort(self, vector: Scalar, /) -> Scalar: ...
-
-    def total(self, vector: Scalar, /) -> Scalar:
-        """Return the sum of a vector with at most one nonzero element."""
-
     def least(self, numbers: Scalar, /) -> Scalar:
         """Return the smallest number. The array must not contain NaN."""
-
-    def pinned(self, scalar: Scalar) -> Scalar:
-        """Return a finite number unchanged. Stop compilers from merging the operations before and after this call."""
-        return scalar
-
-    def stop_gradient(self, scalar: Scalar, /) -> Scalar:
-        return scalar
-
-    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Store the bits of all scalars and vectors in one tensor, so that a compiled graph can return them."""
-        raise TypeError("bug in unified_clip: the host path has no pack")
-
-    def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
-        """A length of None means one number, not a vector."""
-        raise TypeError("bug in unified_clip: the host path has no unpack")
 
 
 class Change(Protocol):
@@ -247,12 +217,14 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
+        """Return the numbers from 0 to `length - 1` as float64."""
         raise not_adaptive(self.name)
 
     def sort(self, vector: Scalar, /) -> Scalar:
         raise not_adaptive(self.name)
 
     def total(self, vector: Scalar, /) -> Scalar:
+        """Return the sum of a vector with at most one nonzero element."""
         raise not_adaptive(self.name)
 
     def least(self, numbers: Scalar, /) -> Scalar:
@@ -263,9 +235,11 @@ class DevicePrimitives(Protocol):
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        """Store the bits of all scalars and vectors in one tensor, so that a compiled graph can return them."""
         raise not_adaptive(self.name)
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
+        """A length of None means one number, not a vector."""
         raise not_adaptive(self.name)
 
     def copy(self, tensor: Tensor, /) -> Tensor: ...

@@ -62,7 +62,7 @@ class AdaptiveThreshold(ABC):
 
 
 class OwnThresholds(ABC):
-    """A separate threshold for each tensor, or for each slice of a tensor."""
+    """A separate threshold for each slice of a tensor."""
 
     __slots__ = ()
 
@@ -70,9 +70,6 @@ class OwnThresholds(ABC):
     def measure(
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
     ) -> list[Scale]: ...
-
-    @abstractmethod
-    def describe(self) -> str: ...
 
 
 class ClipRule(NamedTuple):

@@ -6,16 +6,15 @@ argument and return the new state, so they also work in compiled graphs. They al
 
 from .functions import (
     clip_by_global_norm,
-    clip_by_tensor_norm,
     clip_by_unit_norm,
     clip_grad_norm_,
     initial_state,
     read_state,
 )
 from .number import floor, minimum, sqrt, where
-from .rules import AGC, AdaGC, EmaRatio, Percentile, Rule, ZClip
+from .rules import AGC, EmaRatio, Percentile, Rule, ZClip
 
 __all__ = [
-    "AGC", "AdaGC", "EmaRatio", "Percentile", "Rule", "ZClip", "clip_by_global_norm", "clip_by_tensor_norm",
-    "clip_by_unit_norm", "clip_grad_norm_", "floor", "initial_state", "minimum", "read_state", "sqrt", "where",
+    "AGC", "EmaRatio", "Percentile", "Rule", "ZClip", "clip_by_global_norm", "clip_by_unit_norm", "clip_grad_norm_",
+    "floor", "initial_state", "minimum", "read_state", "sqrt", "where",
 ]  # fmt: skip

@@ -9,31 +9,28 @@ from .._core import containers, entry, rule, validation
 from .._core.backend import Backend
 from .._core.collect import collect, collect_in_place, from_tree
 from .._core.gradients import GradientList
-from .._core.rule import AdaptiveThreshold, ClipConvention, ClipRule, OwnThresholds
+from .._core.rule import ClipConvention, ClipRule
 from .._core.types import Tensor
 from .._dispatch import backend_of, resolve
 from . import state as states
-from . import thresholds
-from .rules import AGC, AdaGC, Data, Rule
-from .thresholds import TensorThresholds, UnitThresholds
+from .rules import AGC, Data, Rule
+from .units import UnitThresholds
 
 
-def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -> Tensor:
+def initial_state(adaptive: Rule, like: Any, data: Data | None = None) -> Tensor:
     """Return the initial state of a rule, or a saved state, as a tensor for the functions of this module.
 
     Args:
         adaptive: The adaptive rule, such as `ZClip()`.
         like: A tensor, or any container of tensors, such as the gradients. The state has the framework and the device
-            of these tensors. For `AdaGC`, pass all tensors that you clip together, because the state has a number for
-            each tensor.
+            of these tensors.
         data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:
         A float64 vector. On JAX, an int32 matrix, because JAX has no float64 without `jax_enable_x64`.
 
     Raises:
-        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`, `like` has more
-            or fewer tensors than `data` was saved for.
+        ValueError: `data` is not a saved state, or is the state of another rule.
         TypeError: `adaptive` is not a rule with a state. The state grows in each step, like the state of `Percentile`
             without a window.
 
@@ -44,19 +41,17 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
         >>> adaptive.initial_state(adaptive.EmaRatio(), grads)
         array([0., 0.])
     """
-    states.check_rule(adaptive, Rule, AdaGC)
+    states.check_rule(adaptive)
     backend, like = resolve(like)
     states.check_fixed_size(adaptive)
     numbers = states.initial(adaptive) if data is None else states.from_data(adaptive, data)
-    if isinstance(adaptive, AdaGC):
-        numbers = thresholds.resize(numbers, len(containers.flatten(backend, like).leaves))
     tensor = like[0] if isinstance(like, (list, tuple)) and like else like
     state = backend.from_state(states.flatten(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
     backend_of(state)  # so that torch.compile can trace it
     return state
 
 
-def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
+def read_state(adaptive: Rule, state: Tensor) -> Data:
     """Return a state as a dict of numbers and lists of numbers, such as for a JSON file.
 
     Args:
@@ -75,7 +70,7 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         >>> adaptive.read_state(rule, adaptive.initial_state(rule, [np.zeros(2, np.float32)]))
         {'steps': 0.0, 'mean': 0.0}
     """
-    backend = states.backend_for(adaptive, state, Rule, AdaGC)
+    backend = states.backend_for(adaptive, state)
     try:
         values = backend.to_numpy(state)
     except (TypeError, AttributeError):  # raised by tensors in graphs of JAX and TensorFlow
@@ -116,10 +111,10 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
         >>> float(norm), grads[0].round(3)
         (20.0, array([6., 8.], dtype=float32))
     """
-    backend = states.backend_for(adaptive, state, Rule)
+    backend = states.backend_for(adaptive, state)
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
     gradients, writer = collect_in_place(backend, parameters, "clip_grad_norm_", "clip_by_global_norm")
-    norm, new = _advance(backend, gradients, rule.PYTORCH, adaptive, state, limit)
+    norm, new = _clip(backend, gradients, rule.PYTORCH, adaptive, state, limit)
     writer.finish()
     return norm, new
 
@@ -154,51 +149,10 @@ def clip_by_global_norm(
         >>> float(norm), clipped[0]
         (10.0, array([3., 4.], dtype=float32))
     """
-    backend = states.backend_for(adaptive, state, Rule)
+    backend = states.backend_for(adaptive, state)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
     gradients, writer = collect(backend, t_list, "clip_by_global_norm")
-    norm, new = _advance(backend, gradients, rule.TENSORFLOW_GLOBAL, adaptive, state, limit)
-    return writer.result(), norm, new
-
-
-@entry.public
-def clip_by_tensor_norm(
-    t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any = math.inf
-) -> tuple[Any, Tensor, Tensor]:
-    """Clip each gradient by its own adaptive threshold, which a rule computes from the gradient's earlier norms.
-
-    Args:
-        t_list: The gradients: one tensor, or any container of tensors and None. The number of entries must be the same
-            in each step.
-        adaptive: The rule, such as `AdaGC()`.
-        state: The state that `initial_state(adaptive, t_list)` or the last call returned.
-        clip_norm: An upper limit for the threshold: a number, or a tensor with one element. inf means no limit.
-
-    Returns:
-        (the clipped gradients, the total norm before clipping, the new state).
-
-    Raises:
-        TypeError: A gradient has an integer or boolean dtype. An entry is not a tensor. clip_norm is not a number.
-            `adaptive` is not an `AdaGC` rule. `state` is not a tensor that `initial_state` or a clip returned.
-        ValueError: clip_norm is negative or NaN. `t_list` has more or fewer tensors than `state` was created for.
-
-    Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
-
-    Example:
-        >>> import numpy as np
-        >>> from unified_clip import adaptive
-        >>> rule, grads = adaptive.AdaGC(ratio=1.0, warmup_steps=1), [np.array([0.6, 0.8]), np.array([0.0])]
-        >>> state = adaptive.initial_state(rule, grads)
-        >>> _, norm, state = adaptive.clip_by_tensor_norm(grads, rule, state)
-        >>> clipped, norm, state = adaptive.clip_by_tensor_norm([4 * grads[0], np.array([3.0])], rule, state)
-        >>> float(norm), clipped[0].round(3), clipped[1]
-        (5.0, array([0.6, 0.8]), array([3.]))
-    """
-    backend = states.backend_for(adaptive, state, AdaGC)
-    limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
-    tree = containers.flatten(backend, t_list)
-    gradients, writer = from_tree(backend, tree, differentiable=True, measures="total", function="clip_by_tensor_norm")
-    norm, new = _advance(backend, gradients, rule.PADDLE, adaptive, state, limit, len(tree.leaves))
+    norm, new = _clip(backend, gradients, rule.TENSORFLOW_GLOBAL, adaptive, state, limit)
     return writer.result(), norm, new
 
 
@@ -233,50 +187,33 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
         >>> adaptive.clip_by_unit_norm(grads, parameters, adaptive.AGC(clip_factor=0.1))[0].tolist()
         [[0.6000000238418579, 0.800000011920929], [0.0, 0.10000000149011612]]
     """
-    states.check_rule(adaptive, AGC)
+    if not isinstance(adaptive, AGC):
+        raise states.wrong_rule(adaptive, "AGC()")
     backend, t_list = resolve(t_list)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
     tree = containers.flatten(backend, t_list)
     tree = tree._replace(leaves=containers.with_parameters(backend, tree.leaves, parameters))
     gradients, writer = from_tree(backend, tree, differentiable=True, measures="total", function="clip_by_unit_norm")
-    _clip(gradients, rule.PADDLE, UnitThresholds(adaptive, limit), limit)
+    clip_rule = ClipRule("norm", rule.PADDLE, UnitThresholds(adaptive, limit))
+    inputs = [] if isinstance(limit, float) else [limit]
+    rule.apply(gradients, clip_rule, rule.measure(gradients, range(len(gradients.values)), clip_rule, inputs))
     return writer.result()
 
 
-def _advance(
-    backend: Backend,
-    gradients: GradientList,
-    convention: ClipConvention,
-    adaptive: Rule | AdaGC,
-    state: Tensor,
-    limit: Any,
-    count: int = 0,
+def _clip(
+    backend: Backend, gradients: GradientList, convention: ClipConvention, adaptive: Rule, state: Tensor, limit: Any
 ) -> tuple[Tensor, Tensor]:
-    """Clip, and return (the total norm, the new state). `count` includes tensors without a gradient."""
+    """Clip, and return (the total norm, the new state)."""
     has_values = backend.has_values(state)
     current = states.read_packed(adaptive, backend.to_numpy(state)) if has_values else state
-    threshold = (
-        TensorThresholds(adaptive, current, count, limit)
-        if isinstance(adaptive, AdaGC)
-        else states.RuleThreshold(adaptive, current, limit)
-    )
-    norms = _clip(gradients, convention, threshold, *([] if has_values else [state]), limit)
-    new, total = (norms[0].state, norms[0].total) if norms else (state, None)
-    if gradients.shards is None and not gradients.values:
-        new = state
-    elif isinstance(new, dict):
-        new = backend.from_state(states.flatten(adaptive, new), state)
-    return rule.total_norm(gradients, 2.0) if total is None else total, new
-
-
-def _clip(
-    gradients: GradientList, convention: ClipConvention, threshold: AdaptiveThreshold | OwnThresholds, *inputs: Any
-) -> list[rule.Scale]:
-    clip_rule = ClipRule("global_norm" if isinstance(threshold, AdaptiveThreshold) else "norm", convention, threshold)
+    threshold = states.RuleThreshold(adaptive, current, limit)
+    inputs = [tensor for tensor in (limit, *([] if has_values else [state])) if not isinstance(tensor, float)]
+    clip_rule = ClipRule("global_norm", convention, threshold)
     if gradients.shards is not None:
         gradients.set_consensus_fields({"adaptive": threshold.describe(), **convention.arguments})
-    tensors = [tensor for tensor in inputs if not isinstance(tensor, float)]
-    norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, tensors)
-    if gradients.values or gradients.shards is not None:
-        rule.apply(gradients, clip_rule, norms)
-    return norms
+    (norm,) = rule.measure(gradients, range(len(gradients.values)), clip_rule, inputs)
+    if gradients.shards is None and not gradients.values:
+        return norm.total, state
+    rule.apply(gradients, clip_rule, [norm])
+    new = norm.state
+    return norm.total, backend.from_state(states.flatten(adaptive, new), state) if isinstance(new, dict) else new

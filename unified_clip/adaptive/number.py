@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core.path import Scalars
+from .._compute.device import DeviceScalars
 from .._core.types import Scalar
 
 Real = Any
@@ -25,7 +25,7 @@ class Number:
 
     __slots__ = ("value", "xp")
 
-    def __init__(self, xp: Scalars, value: Scalar) -> None:
+    def __init__(self, xp: DeviceScalars, value: Scalar) -> None:
         self.xp, self.value = xp, value
 
     def __add__(self, other: Real) -> Number:
@@ -88,8 +88,6 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
     """
     if type(condition) is bool:
         return yes if condition else no
-    if isinstance(condition, np.ndarray):
-        return np.where(condition, yes, no)
     number = next((value for value in (yes, no, condition) if isinstance(value, Number)), None)
     if number is not None:
         xp = number.xp
@@ -112,8 +110,6 @@ def minimum(left: Real, right: Real) -> Real:
     """
     if type(left) is float and type(right) is float:
         return left if left - right <= 0.0 else right
-    if isinstance(left, np.ndarray):
-        return np.minimum(left, right)
     return where(left - right <= 0.0, left, right)
 
 

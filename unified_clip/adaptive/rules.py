@@ -225,47 +225,6 @@ class Percentile:
 
 
 @dataclass(frozen=True)
-class AdaGC:
-    """Limit the norm of each tensor to `ratio` times a moving average of this tensor's clipped norms.
-
-    Args:
-        ratio: The threshold divided by the average, at least 1.
-        alpha: The weight of the old average, from 0 to 1.
-        warmup_steps: The number of steps in the warm-up, at least 1. In the warm-up, all tensors are clipped by their
-            total norm.
-        warmup_threshold: The threshold for the total norm in the warm-up, above 0.
-        warmup_norms: The norms that determine the first average of a tensor: "clipped" (norms after the clip, as in the
-            paper) or "unclipped" (norms before the clip, as in the authors' code). The average is the smallest norm
-            above 0 in the warm-up.
-
-    Raises:
-        TypeError: A setting is not a number. `warmup_steps` is not a whole number.
-        ValueError: A setting is out of its range.
-
-    Example:
-        >>> from unified_clip import ClipConfig, adaptive
-        >>> adaptive.AdaGC(ratio=1.05).init()
-        {'norms': []}
-        >>> ClipConfig(rule="norm", adaptive={"rule": "adagc", "ratio": 1.05}).is_adaptive
-        True
-    """
-
-    ratio: float = 1.04
-    alpha: float = 0.99
-    warmup_steps: int = 100
-    warmup_threshold: float = 1.0
-    warmup_norms: Literal["clipped", "unclipped"] = "clipped"
-
-    def __post_init__(self) -> None:
-        _check(self, ratio=(1, math.inf), alpha=(0, 1), warmup_steps=(1, math.inf), warmup_threshold=TINY)
-        _check_choice(self, warmup_norms=("clipped", "unclipped"))
-
-    def init(self) -> Data:
-        """Return the state before the first step. The first clip fills the list `norms`, with a number per tensor."""
-        return {"norms": []}
-
-
-@dataclass(frozen=True)
 class AGC:
     """Limit the norm of each unit (row or channel) to `clip_factor` times the norm of the same unit in the parameter.
 
@@ -333,15 +292,12 @@ class AGC:
 TINY = (5e-324, math.inf)
 """The range of finite numbers above 0."""
 
-RULES: dict[str, type[EmaRatio | ZClip | Percentile | AdaGC | AGC]] = {
+RULES: dict[str, type[EmaRatio | ZClip | Percentile | AGC]] = {
     "ema_ratio": EmaRatio,
     "zclip": ZClip,
     "percentile": Percentile,
-    "adagc": AdaGC,
     "agc": AGC,
 }
-
-PER_TENSOR = ("adagc", "agc")
 
 
 def _check(rule: Any, **ranges: tuple[float, float]) -> None:

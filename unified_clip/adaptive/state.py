@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._compute.device import DeviceScalars
 from .._compute.host import HOST
 from .._core.backend import Backend
 from .._core.path import Scalars
@@ -15,7 +16,7 @@ from .._core.rule import AdaptiveThreshold
 from .._core.types import Scalar, Tensor, with_article
 from .._dispatch import backend_of
 from .number import Number, Real, where
-from .rules import RULES, AdaGC, Data, Percentile, Rule
+from .rules import RULES, Data, Percentile, Rule
 
 STEPS = "steps"
 """The state's key for the number of earlier norms."""
@@ -33,20 +34,23 @@ State = dict[str, Real] | Tensor
 """A dict of numbers on the host path, or a packed tensor on the device path."""
 
 
-def check_rule(rule: Any, *kinds: type) -> None:
-    is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
-    if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
-        total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
-        names = [total if kind is Rule else f"{kind.__name__}()" for kind in kinds]
-        text = repr(rule) if len(repr(rule)) <= 60 else f"{rule!r:.60}..."
-        raise TypeError(f"the adaptive rule is {text}. Pass {', or '.join(names)}.")
+def check_rule(rule: Any) -> None:
+    """Raise TypeError for anything but a rule for the total norm."""
+    if isinstance(rule, type) or not (hasattr(rule, "init") and hasattr(rule, "threshold")):
+        expected = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
+        raise wrong_rule(rule, expected)
 
 
-def _initial_data(rule: Rule | AdaGC) -> Data:
+def wrong_rule(rule: Any, expected: str) -> TypeError:
+    text = repr(rule) if len(repr(rule)) <= 60 else f"{rule!r:.60}..."
+    return TypeError(f"the adaptive rule is {text}. Pass {expected}.")
+
+
+def _initial_data(rule: Rule) -> Data:
     return {STEPS: 0.0, **rule.init()}
 
 
-def initial(rule: Rule | AdaGC) -> dict[str, Real]:
+def initial(rule: Rule) -> dict[str, Real]:
     return from_data(rule, _initial_data(rule))
 
 
@@ -54,7 +58,7 @@ def to_data(state: Mapping[str, Real]) -> Data:
     return {name: value if isinstance(value, float) else value.tolist() for name, value in state.items()}
 
 
-def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
+def from_data(rule: Rule, data: Any) -> dict[str, Real]:
     expected = _initial_data(rule)
     if not isinstance(data, Mapping) or set(data) != set(expected):
         keys = f"the keys {', '.join(sorted(expected))}"
@@ -119,6 +123,7 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
         if STEPS in new or not len(new) + 1 == len(after) == len(state):
             raise _other_names(rule, new)
         return _checked(rule, threshold), after
+    assert isinstance(xp, DeviceScalars)
     packed = state if not isinstance(state, dict) else pack(rule, xp, state)
     numbers = unpack(rule, xp, packed)
     steps = numbers.pop(STEPS)
@@ -148,12 +153,12 @@ def _checked(rule: Rule, threshold: Any) -> float:
     return value
 
 
-def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
+def pack(rule: Rule, xp: DeviceScalars, state: Mapping[str, Real]) -> Tensor:
     return xp.pack([xp.vector(flatten(rule, state).tolist())])
 
 
-def check_fixed_size(rule: Rule | AdaGC) -> None:
-    if [] in rule.init().values() and not isinstance(rule, AdaGC):
+def check_fixed_size(rule: Rule) -> None:
+    if [] in rule.init().values():
         remedy = (
             "Set window, such as window=1000"
             if isinstance(rule, Percentile)
@@ -164,18 +169,18 @@ def check_fixed_size(rule: Rule | AdaGC) -> None:
         )
 
 
-def flatten(rule: Rule | AdaGC, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
+def flatten(rule: Rule, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
     return np.concatenate([np.ravel(np.asarray(state[name], np.float64)) for name in _initial_data(rule)])
 
 
-def unpack(rule: Rule | AdaGC, xp: Scalars, packed: Tensor) -> dict[str, Number]:
+def unpack(rule: Rule, xp: DeviceScalars, packed: Tensor) -> dict[str, Number]:
     check_fixed_size(rule)
     lengths = _lengths(rule, packed)
     parts = xp.unpack(packed, list(lengths.values()))
     return {name: Number(xp, part) for name, part in zip(lengths, parts, strict=True)}
 
 
-def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
+def _lengths(rule: Rule, packed: Any) -> dict[str, int | None]:
     values = _initial_data(rule)
     known = sum(len(value) if isinstance(value, list) else 1 for value in values.values())
     return {
@@ -184,8 +189,8 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
     }
 
 
-def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
-    check_rule(rule, *kinds)
+def backend_for(rule: Any, packed: Any) -> Backend:
+    check_rule(rule)
     backend = backend_of(packed)
     remedy = "Pass the state that initial_state() or the last call returned for this rule."
     if not backend.is_tensor(packed):
@@ -203,19 +208,19 @@ PACKED = ((1, "float64"), (2, "int32"))
 """(number of axes, dtype) of a packed state. JAX stores a float64 as two int32."""
 
 
-def length(rule: Rule | AdaGC) -> int | None:
+def length(rule: Rule) -> int | None:
     """Return the length of a packed state, or None if the rule does not determine the length."""
     values = list(rule.init().values())
     return None if [] in values else 1 + sum(len(value) if isinstance(value, list) else 1 for value in values)
 
 
-def _check_length(rule: Rule | AdaGC, actual: int | None, remedy: str) -> None:
+def _check_length(rule: Rule, actual: int | None, remedy: str) -> None:
     expected = length(rule)
     if None not in (actual, expected) and actual != expected:
         raise ValueError(f"the state has {actual} numbers, but {rule} needs {expected}. {remedy}")
 
 
-def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
+def read_packed(rule: Rule, values: Any) -> dict[str, Real]:
     array = np.asarray(values)
     numbers = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
     _check_length(rule, len(numbers), "Pass the rule that the state belongs to.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Union, get_type_hints
@@ -16,8 +16,9 @@ from .._core.gradients import GradientList
 from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
 from .._dispatch import backend_of
-from ..adaptive import state, thresholds
-from ..adaptive.rules import AGC, PER_TENSOR, RULES, AdaGC, Rule
+from ..adaptive import state
+from ..adaptive.rules import AGC, RULES, Rule
+from ..adaptive.units import UnitThresholds
 from .fields import ConfigModel, Finite
 
 
@@ -30,14 +31,10 @@ class AdaptiveTable(ConfigModel):
         return self
 
     @property
-    def is_per_tensor(self) -> bool:
-        return self.rule in PER_TENSOR
-
-    @property
     def has_state(self) -> bool:
         return bool(self.rule != "agc")
 
-    def make(self) -> Rule | AdaGC | AGC:
+    def make(self) -> Rule | AGC:
         settings = self.data()
         return RULES[settings.pop("rule")](**settings)
 
@@ -91,21 +88,10 @@ class AdaptiveStates:
         """
         return self.lock if states is None and self.current and gradients.shards is None else nullcontext()
 
-    def threshold(
-        self, name: str, states: States, limit: Any, gradients: GradientList
-    ) -> AdaptiveThreshold | OwnThresholds:
+    def threshold(self, name: str, states: States, limit: Any) -> AdaptiveThreshold | OwnThresholds:
         if name in self._without_state:
-            return thresholds.UnitThresholds(self._without_state[name], limit)
-        rule, current = self._rules[name], states[name]
-        if isinstance(rule, AdaGC):
-            return thresholds.TensorThresholds(rule, current, len(gradients.entries), limit)
-        return state.RuleThreshold(rule, current, limit)
-
-    def resize(self, counts: Iterable[int]) -> States:
-        return {
-            name: thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
-            for (name, each), count in zip(self.current.items(), counts, strict=False)
-        }
+            return UnitThresholds(self._without_state[name], limit)
+        return state.RuleThreshold(self._rules[name], states[name], limit)
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
         """Unpack the tensors from `to_packed`, except tensors whose values cannot be read yet."""

@@ -271,8 +271,7 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: An entry of `grads` is not a gradient. The configuration selects parameters by name, but a
                 gradient has no name. The adaptive rule is agc, but `parameters` is missing.
-            ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
-                more or fewer gradients than in the previous call.
+            ValueError: The step is below 0 or has several elements. Ranks make different calls.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)
@@ -292,7 +291,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 parameters by name, but a parameter has no name. The adaptive rule is agc, but `parameters` contains
                 only gradients.
             ValueError: The step is below 0 or has several elements. Gradients share memory or are read-only. Ranks make
-                different calls. The rule adagc gets more or fewer gradients than in the previous call.
+                different calls.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
@@ -309,8 +308,7 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: An entry of `params_grads` is not a (parameter, gradient) tuple. The configuration selects
                 parameters by name, but a parameter has no name.
-            ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
-                more or fewer gradients than in the previous call.
+            ValueError: The step is below 0 or has several elements. Ranks make different calls.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.pairs(params_grads, step=step)
@@ -372,13 +370,13 @@ class ClipConfig(OutcomeProperties, Settings):
         """Return a `grad_clip` for an optimizer of Paddle. The optimizer `LBFGS` ignores every `grad_clip`.
 
         Args:
-            names: The model, its `named_parameters()`, or a dict from names to parameters. The rule adagc needs
-                `names`. Without `names`, patterns are compared with Paddle's names, such as "linear_0.b_0".
+            names: The model, its `named_parameters()`, or a dict from names to parameters. Without `names`,
+                patterns are compared with Paddle's names, such as "linear_0.b_0".
 
         Raises:
             TypeError: `names` has an unsupported type, or has parameters of another framework. The program is
                 static, but the threshold is not constant, or nonfinite is "raise" or "skip".
-            ValueError: During a clip, a parameter is not in `names`, but a pattern or the rule adagc needs its name.
+            ValueError: During a clip, a parameter is not in `names`, but a pattern needs its name.
             RuntimeError: The optimizer has parameter groups, but `adaptive` is set, or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)

@@ -123,8 +123,8 @@ class Clipper:
     def _call(self, grads: Any, step: Any, parameters: Any) -> Any:
         return self._clip_container(grads, step, parameters)[0]
 
-    def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
-        return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
+    def current_states(self, backend: Backend) -> list[Tensor]:
+        return self._adaptive.to_packed(self._adaptive.current, backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
         """Return the clipped gradients and the outcome as tensors that a compiled graph can return."""
@@ -257,7 +257,7 @@ class Clipper:
     ) -> tuple[list[Any], Outcome]:
         members = Tree(self._selection.group_leaves(leaves), list)
         options: dict[str, Any] = {"differentiable": differentiable, "parameters": leaves, **self._options}
-        gradients, writer = from_tree(backend, members, reuse_unchanged=True, entries=lambda: list(leaves), **options)
+        gradients, writer = from_tree(backend, members, reuse_unchanged=True, **options)
         ranges = self._selection.group_ranges(gradients)
         outcome = self._clip(backend, gradients, ranges, step, states)
         if outcome.skipped:
@@ -289,7 +289,7 @@ class Clipper:
         thresholds = [threshold_at(part, step.value) for part in own_parts]
         for index, (title, part) in enumerate(zip(self._titles, own_parts, strict=True)):
             if part.adaptive is not None and (len(ranges[index]) or gradients.shards is not None):
-                thresholds[index] = self._adaptive.threshold(title, current, thresholds[index], gradients)
+                thresholds[index] = self._adaptive.threshold(title, current, thresholds[index])
         rules = [part.as_clip_rule(threshold) for part, threshold in zip(own_parts, thresholds, strict=True)]
         parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
@@ -327,5 +327,5 @@ class Clipper:
     def _advance_states(self, states: States, outcome: Outcome) -> None:
         """A group without gradients keeps its state."""
         for title, norms in zip(self._titles, outcome.norms, strict=True):
-            if norms and norms[0].state is not None:  # all norms of a group have the same state
+            if norms and norms[0].state is not None:
                 states[title] = norms[0].state

@@ -75,9 +75,9 @@ class Clipping(ConfigModel):
     adaptive: Adaptive | None = Field(
         default=None,
         description="a table with a rule that computes the threshold. The rule agc uses the parameters, and all other "
-        'rules use the norms of earlier steps. With the adaptive rules adagc and agc, the clip rule must be "norm". '
-        'With all other adaptive rules, the clip rule must be "global_norm". You can also set the key threshold, as '
-        "the maximum of the computed threshold",
+        'rules use the norms of earlier steps. With the adaptive rule agc, the clip rule must be "norm". With all '
+        'other adaptive rules, the clip rule must be "global_norm". You can also set the key threshold, as the '
+        "maximum of the computed threshold",
     )
 
     @field_validator("threshold")
@@ -102,14 +102,14 @@ class Clipping(ConfigModel):
         if self.rule != "value" and bounds:
             remedy = "Remove it." if {"threshold", "adaptive"} & keys else "Set threshold instead."
             raise ValueError(f"{bounds[0]} applies to rule = 'value' only. {remedy}")
-        rule = "norm" if self.adaptive is not None and self.adaptive.is_per_tensor else "global_norm"
+        rule = "global_norm" if self.adaptive is None or self.adaptive.has_state else "norm"
         if self.adaptive is not None and self.rule != rule:
             raise ValueError(
                 f"adaptive contains rule = {self.adaptive.rule!r}, which needs the clip rule {rule!r}. Set rule to "
                 f"{rule!r}, or remove adaptive."
             )
         if rule == "norm" and self.norm_type not in (None, 2.0):
-            own = f"adaptive.rule = {self.adaptive.rule!r}"  # type: ignore[union-attr]  # a rule per tensor is adaptive
+            own = f"adaptive.rule = {self.adaptive.rule!r}"  # type: ignore[union-attr]  # agc is adaptive
             raise ValueError(f"norm_type is {self.norm_type:g}, but {own} supports only 2. Set norm_type to 2.")
         if bounds and "threshold" in keys:
             raise ValueError("threshold cannot be combined with min and max. Give threshold, or min and max.")
@@ -236,11 +236,6 @@ class Settings(Clipping):
     @property
     def is_adaptive(self) -> bool:
         return any(part.adaptive is not None and part.adaptive.has_state for part in self.parts)
-
-    @property
-    def needs_places(self) -> bool:
-        """The rule adagc keeps a state for each parameter, so it needs to know which parameters have no gradient."""
-        return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property
     def needs_parameters(self) -> bool:

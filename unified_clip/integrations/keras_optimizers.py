@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -122,7 +121,7 @@ class Attached(AbstractContextManager[Any, None]):
         self._recent = add(shape=(WINDOW,), dtype="int32", initializer=unknown, name="clip_recent")
         self._adaptive = [
             add(shape=first.shape, dtype=str(np.asarray(first).dtype), name=f"clip_adaptive_{index}")
-            for index, first in enumerate(self._clipper.first_states(self._backend, _counts(settings, optimizer)))
+            for index, first in enumerate(self._clipper.current_states(self._backend))
         ]
         self._own = [self._steps, self._step, self._kept, self._recent, *self._adaptive]
         if keras.backend.backend() == "jax":
@@ -177,9 +176,8 @@ class Attached(AbstractContextManager[Any, None]):
                 "model.jax_state_sync()."
             )
         self._clipper.load_state_dict(state)
-        counts = [variable.shape[0] - 1 for variable in self._adaptive]
-        for variable, first in zip(self._adaptive, self._clipper.first_states(self._backend, counts), strict=True):
-            variable.assign(first)
+        for variable, loaded in zip(self._adaptive, self._clipper.current_states(self._backend), strict=True):
+            variable.assign(loaded)
 
     @property
     def is_attached(self) -> bool:
@@ -243,19 +241,14 @@ class Attached(AbstractContextManager[Any, None]):
         # sum over replicas before the clip, not after it as Keras does: the sum could exceed the threshold
         if ALL_REDUCE in self._originals:
             grads = [grad for grad, _ in self._originals[ALL_REDUCE](zip(grads, self._variables, strict=True))]
-        variables, places = self._variables, list(range(len(grads)))
-        if self._settings.needs_places:  # Keras has left out the variables without a gradient
-            variables = self._optimizer._trainable_variables
-            places = list(map(self._optimizer._get_variable_index, self._variables))
-        by_place = dict(zip(places, grads, strict=True))
-        named = [(self._name(variable), by_place.get(place)) for place, variable in enumerate(variables)]
+        named = list(zip(map(self._name, self._variables), grads, strict=True))
         step = ops.copy(self._optimizer.iterations)
         states = [ops.copy(variable) for variable in self._adaptive]
-        parameters = list(map(ops.copy, variables)) if self._settings.needs_parameters else None
+        parameters = list(map(ops.copy, self._variables)) if self._settings.needs_parameters else None
         traced = self._clipper.traced(named, step=step, states=states, parameters=parameters)
         for variable, state in zip(self._adaptive, traced.states, strict=True):
             variable.assign(state)
-        clipped = [traced.gradients[place][1] for place in places]
+        clipped = [result for _, result in traced.gradients]
         changes = [(old, new) for old, new in zip(grads, clipped, strict=True) if old is not None]
         kept = steps.outcome_arrays(self._settings, ops, traced, changes)
         now = ops.equal(ops.arange(WINDOW), ops.mod(self._steps, WINDOW))
@@ -309,15 +302,6 @@ class Attached(AbstractContextManager[Any, None]):
 
     def _index(self, variable: Variable) -> int:
         return next(index for index, candidate in enumerate(self._optimizer.variables) if candidate is variable)
-
-
-def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
-    if settings.needs_places and not optimizer.built:
-        raise TypeError(
-            "The adaptive rule adagc has a state for each variable, but the optimizer has no variables yet. Call "
-            "optimizer.build(model.trainable_variables) before attach_to()."
-        )
-    return itertools.repeat(len(getattr(optimizer, "_trainable_variables", ())))
 
 
 class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Keras

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -66,22 +65,15 @@ def transformation(
         zero, no = jnp.zeros(()), jnp.zeros((), bool)
         kept = OutcomeArrays(zero, zero, jnp.ones(()), jnp.zeros((), jnp.int8), no)
         recent = jnp.full(WINDOW, UNKNOWN, jnp.int8)
-        adaptive = clipper.first_states(BACKEND, itertools.repeat(len(_leaves(params))))
+        adaptive = clipper.current_states(BACKEND)
         return ClipState(jnp.zeros((), jnp.int32), kept, recent, following.init(params), adaptive)
 
     def update(updates: Any, state: ClipState, params: Any = None, **extra: Any) -> tuple[Any, ClipState]:
         named, structure = _named_leaves(updates)
-        parameters = _leaves(params) if settings.needs_parameters else None
-        if parameters is not None and params is None:
-            raise ValueError(
-                "the adaptive rule agc needs the parameters. Pass them: optimizer.update(grads, state, params)."
-            )
-        before, places = [leaf for _, leaf in named], list(range(len(named)))
-        if (settings.needs_places or settings.needs_parameters) and params is not None:
-            named, places = _with_missing(named, _named_leaves(params)[0])
+        parameters = _parameters_of(named, params) if settings.needs_parameters else None
         traced = clipper.traced(named, step=state.step, states=state.adaptive, parameters=parameters)
-        leaves = [traced.gradients[place][1] for place in places]
-        changes = zip(before, leaves, strict=True)
+        leaves = [leaf for _, leaf in traced.gradients]
+        changes = zip((leaf for _, leaf in named), leaves, strict=True)
         kept = steps.outcome_arrays(settings, jnp, traced, changes, any_device)
         new, inner = following.update(jax.tree_util.tree_unflatten(structure, leaves), state.inner, params, **extra)
         if skips:
@@ -209,8 +201,7 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     def loaded(node: Any) -> Any:
         if not isinstance(node, ClipState):
             return node
-        adaptive = clipper.first_states(BACKEND, [packed.shape[0] - 1 for packed in node.adaptive])
-        return node._replace(step=jnp.asarray(clipper.step, jnp.int32), adaptive=adaptive)
+        return node._replace(step=jnp.asarray(clipper.step, jnp.int32), adaptive=clipper.current_states(BACKEND))
 
     return jax.tree.map(loaded, state, is_leaf=lambda node: isinstance(node, ClipState))
 
@@ -244,29 +235,25 @@ Named = list[tuple[str, Any]]
 
 
 def _named_leaves(tree: Any) -> tuple[Named, Any]:
-    entries, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_sparse)
+    entries, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: isinstance(node, BCOO))
     return [(path_name(path), leaf) for path, leaf in entries], structure
 
 
-def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:
-    if len(updates) == len(params):
-        return updates, list(range(len(updates)))
-    places = {name: place for place, (name, _) in enumerate(params)}
-    unknown = [name for name, _ in updates if name not in places]
-    if unknown or len(places) != len(params):
+def _parameters_of(updates: Named, params: Any) -> list[Any]:
+    """Return the parameter of each update. Some parameters may have no update."""
+    if params is None:
+        raise ValueError(
+            "the adaptive rule agc needs the parameters. Pass them: optimizer.update(grads, state, params)."
+        )
+    named, _ = _named_leaves(params)
+    if len(updates) == len(named):
+        return [parameter for _, parameter in named]
+    by_name = dict(named)
+    unknown = [name for name, _ in updates if name not in by_name]
+    if unknown or len(by_name) != len(named):
         problem = f"the update {unknown[0]!r} has no parameter" if unknown else "two parameters have the same name"
         raise ValueError(
-            f"there are {len(updates)} updates for {len(params)} parameters, and {problem}. Pass updates in the "
+            f"there are {len(updates)} updates for {len(named)} parameters, and {problem}. Pass updates in the "
             "structure of params. For a parameter without an update, pass None."
         )
-    by_name = dict(updates)
-    return [(name, by_name.get(name)) for name in places], [places[name] for name, _ in updates]
-
-
-def _leaves(tree: Any) -> list[Any]:
-    leaves: list[Any] = jax.tree_util.tree_leaves(tree, is_leaf=_is_sparse)
-    return leaves
-
-
-def _is_sparse(node: Any) -> bool:
-    return isinstance(node, BCOO)
+    return [by_name[name] for name, _ in updates]

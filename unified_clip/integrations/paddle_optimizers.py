@@ -36,16 +36,10 @@ class GradClip(OutcomeProperties, OptimizerClip):
     _clipper: Clipper
 
     def __init__(self, settings: Settings, names: Any = None) -> None:
-        if settings.needs_places and names is None:
-            raise TypeError(
-                "The adaptive rule adagc has a state for each parameter, but Paddle's optimizer passes only parameters "
-                "with a gradient to the clip. Pass the model: clip.as_paddle(model)."
-            )
         self._begin(settings, _names_by_own_name(names))
 
     def _begin(self, settings: Settings, by_own_name: dict[str, str] | None, all_names: Sequence[str] = ()) -> None:
         self._settings, self.by_own_name = settings, by_own_name
-        self._places = list(by_own_name or {}) if settings.needs_places else None
         namer = _namer(by_own_name, settings.uses_names)
         unmatched = UNMATCHED if by_own_name is None else ""
         self._clipper = Clipper(settings, namer, unmatched=unmatched, all_names=all_names)
@@ -82,22 +76,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
                 f"optimizer, or set nonfinite to 'zero' or 'family'. {SINGLE_GROUP}"
             )
         self._clipped = self._clipped | names if is_next_group else names
-        return self._clip(param_grads, self.step - 1 if is_next_group else self.step)
-
-    def _clip(self, param_grads: ParamGrads, step: int) -> ParamGrads:
-        if self._places is None:
-            return self._clipper.pairs(param_grads, step=step)
-        by_name = {str(BACKEND.parameter_name(parameter)): (parameter, grad) for parameter, grad in param_grads}
-        unknown = [name for name in by_name if name not in self._places]
-        if unknown:
-            raise ValueError(
-                f"The adaptive rule adagc has a state for each parameter, but the parameter {unknown[0]!r} of the "
-                "optimizer is not in the model or dict that you passed to as_paddle. Pass the whole model: "
-                "clip.as_paddle(model)."
-            )
-        everything = [by_name.get(name, (name, None)) for name in self._places]
-        clipped = dict(zip(self._places, self._clipper.pairs(everything, step=step), strict=True))
-        return [clipped[name] for name in by_name]
+        return self._clipper.pairs(param_grads, step=self.step - 1 if is_next_group else self.step)
 
     @property
     def step(self) -> int:

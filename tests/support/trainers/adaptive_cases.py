@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 from support import adaptive
-from support import adaptive_tensors as oracle
 
 from unified_clip import ClipConfig
 from unified_clip import adaptive as functions
 
 FITTING = [setting for setting in adaptive.SETTINGS if setting not in adaptive.GROWING]
 
-ADAGC, AGC = functions.AdaGC(warmup_steps=25), functions.AGC(0.5, "optax")
+AGC = functions.AGC(0.5, "optax")
 
 CONFIG = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}, threshold=3.0)
 
@@ -60,46 +59,18 @@ def check_graph(clip: Any, make: Any, rule: Any = None, settings: Any = None) ->
         assert recursion is None or now == recursion
 
 
-def check_tensor_graph(clip: Any, make: Any, clip_units: Any) -> None:
-    """Compare compiled functions of three gradients with the recursion of AdaGC, and with the definition of AGC.
-
-    clip: Returns (clipped gradients, new state) of gradients and a state. clip_units: Returns the clipped gradients of
-    gradients and parameters.
-    """
-    steps = [[0.5 if norm is None else norm for norm in norms] for norms in oracle.NORMS[:70]]
-    state = functions.initial_state(ADAGC, [make(gradient) for gradient in oracle.gradients(steps[0])])
-    for norms, (coefs, expected_state) in zip(steps, oracle.adagc(steps, warmup_steps=25, eps=0.0), strict=True):
-        results, state = clip([make(gradient) for gradient in oracle.gradients(norms)], state)
-        for result, expected in zip(results, oracle.scaled(norms, coefs), strict=True):
-            np.testing.assert_array_equal(np.asarray(result), expected)
-        assert functions.read_state(ADAGC, state) == expected_state
+def check_unit_graph(clip: Any, make: Any) -> None:
+    """Compare a compiled function, which clips gradients for parameters, with the definition of AGC."""
     chance = np.random.default_rng(0)
     gradients, parameters = ([chance.standard_normal((4, 3)).astype(np.float32), np.float32([0, 2, 3])] for _ in "gp")
     gradients[0][1:3] = [[np.nan, 1, 1], [0, 1e-4, 0]]
-    expected_state = [
-        oracle.agc(*pair, clip_factor=0.5, convention="optax") for pair in zip(gradients, parameters, strict=True)
-    ]
-    results = clip_units([make(gradient) for gradient in gradients], [make(gradient) for gradient in parameters])
-    for result, expected in zip(results, expected_state, strict=True):
+    results = clip([make(gradient) for gradient in gradients], [make(parameter) for parameter in parameters])
+    for result, gradient, parameter in zip(results, gradients, parameters, strict=True):
+        expected = adaptive.agc(gradient, parameter, clip_factor=0.5, convention="optax")
         np.testing.assert_array_equal(np.asarray(result), expected)
 
 
 UNITS = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc", "clip_factor": 0.05})
-TENSORS = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_steps": 3})
-
-
-def check_absent_gradients(step: Any, state_dict: Any) -> None:
-    """Train heads in turn. Each parameter keeps its own state. If states were assigned by position, the states would be
-    mixed up.
-
-    step: Makes a step with two gradients of three numbers, some of them None, and returns the effects on the weights.
-    """
-    clip, sequence = TENSORS.clipper(), [(2.0, 2000.0), (None, 1000.0), (1.0, None), (None, 3000.0), (3.0, None)]
-    for norms in sequence:
-        gradients = [None if norm is None else gradient(norm) for norm in norms]
-        for effect, expected in zip(step(gradients), clip(gradients), strict=True):
-            np.testing.assert_array_equal(effect, np.zeros(3) if expected is None else -expected)
-    assert state_dict()["adaptive"] == clip.state_dict()["adaptive"]
 
 
 def check_units_in_an_optimizer(step: Any) -> None:

@@ -14,7 +14,7 @@ from support import clip_cases
 from unified_clip import ClipConfig
 
 SHAPES = dict(sorted(clip_cases.SHAPES.items()))
-"""In the order of JAX, which is that of the state of AdaGC."""
+"""In the order of JAX."""
 
 Arrays = dict[str, np.ndarray]
 Gradients = Mapping[str, Any]

@@ -86,33 +86,6 @@ def test_zclip_has_the_thresholds_of_the_published_code(mode: str, option: str) 
     assert spikes >= 5
 
 
-def published_adagc(steps: list[list[float]]) -> list[list[float]]:
-    """Return the coefficients of PaddleFleet's ClipGradByAdaptiveNorm, by its description: the warm-up has one step
-    more than its start_clip_steps, and limits the total norm to 1.
-    """
-    averages, result = list(steps[0]), []
-    for index, norms in enumerate(steps):
-        if index <= 9:
-            result.append([min(1.0, 1.0 / (math.hypot(*norms) + 1e-8))] * len(norms))
-            averages = list(map(min, averages, norms))
-            continue
-        limits = [1.04 * average for average in averages]
-        result.append([min(1.0, limit / (norm + 1e-8)) for limit, norm in zip(limits, norms, strict=True)])
-        averages = [0.99 * a + 0.01 * min(n, limit) for a, n, limit in zip(averages, norms, limits, strict=True)]
-    return result
-
-
-def test_adagc_has_the_coefficients_of_the_published_code() -> None:
-    chance = random.Random(0)
-    steps = [[chance.uniform(0.5, 1.5) * (30 if step % 20 == 15 else 1) for _ in range(3)] for step in range(60)]
-    table = {"rule": "adagc", "warmup_steps": 10, "warmup_norms": "unclipped"}
-    clip = ClipConfig(rule="norm", family="paddle", eps=1e-8, adaptive=table).clipper()
-    for norms, expected in zip(steps, published_adagc(steps), strict=True):
-        results = clip([np.array([norm]) for norm in norms])
-        for result, norm, coef in zip(results, norms, expected, strict=True):
-            assert math.isclose(result[0] / norm, coef, rel_tol=1e-9)
-
-
 SHARES, FACTORS, WARM_UPS = floats(0, 1), floats(0.1, 3), integers(1, 12)
 ANY_RULE = one_of(
     fixed_dictionaries(
@@ -169,13 +142,6 @@ def test_a_percentile_is_that_of_numpy_over_the_last_norms(
         last = norms[: step + 1] if include_current else norms[:step]
         last = last[-window:] if window else last
         assert math.isclose(threshold, float(np.percentile(last, percent)) if last else math.inf, rel_tol=1e-13)
-
-
-def test_a_tensor_that_never_had_a_norm_above_0_is_not_clipped_by_adagc() -> None:
-    clip = ClipConfig(rule="norm", family="pytorch", adaptive={"rule": "adagc", "warmup_steps": 1}).clipper()
-    for _ in range(3):
-        clip.clip_([np.zeros(2), np.array([0.3])])
-        assert (clip.last.coef, clip.last.clipped) == (1.0, False)
 
 
 @pytest.mark.parametrize("scale", [2.0, 0.5])

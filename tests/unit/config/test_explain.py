@@ -78,7 +78,7 @@ def test_a_warm_up_without_a_threshold_is_described(rule: str) -> None:
     clip = config.clipper()
     assert [clip([np.array([norm])])[0][0] for norm in (1.0, 1.0, 9.0)] == [1.0, 1.0, 9.0]
     limited = ClipConfig(rule="global_norm", threshold=1.0, adaptive={"rule": rule})
-    other_configs = ClipConfig(rule="norm", adaptive={"rule": "adagc"}), ClipConfig(rule="global_norm", threshold=1.0)
+    other_configs = ClipConfig(rule="norm", adaptive={"rule": "agc"}), ClipConfig(rule="global_norm", threshold=1.0)
     for other_config in (limited, *other_configs):
         assert not any("warm-up" in text for text in describe.sentences(other_config))
 

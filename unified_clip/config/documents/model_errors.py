@@ -15,6 +15,11 @@ from . import Document, Key, format_value
 OTHER_NAMES = dict.fromkeys(("max_norm", "max_grad_norm", "clip_norm", "clip_value"), "threshold")
 """Names of other libraries, which are not similar to the name of the same key here."""
 
+REMOVED_RULES = {
+    "adagc": "0.2.0 removed the rule 'adagc'. Remove adaptive and set threshold, which limits the norm of each tensor. "
+    "Or set rule to 'global_norm' and adaptive.rule to 'zclip', which limits the total norm."
+}
+
 WORDS = {
     r"a valid dictionary( or (instance of \w+|object to extract fields from))?": "a table",
     r"a valid boolean": "true or false",
@@ -57,7 +62,8 @@ def _described(keys: list[Key], error: Any, model: type[BaseModel]) -> tuple[Seq
         examples = [example for field in fields if field is not None for example in field.examples or ()]
         return keys, f"it is missing. Add {next(iter(examples), keys[-1])}."
     if kind == "union_tag_invalid":
-        return keys, f"it is {error['ctx']['tag']!r}. Give one of {error['ctx']['expected_tags']}."
+        tag, expected = error["ctx"]["tag"], error["ctx"]["expected_tags"]
+        return keys, REMOVED_RULES.get(tag, f"it is {tag!r}. Give one of {expected}.")
     if kind == "whole":
         return error["ctx"]["keys"], message
     if kind == "value_error" and isinstance(content, dict):
