@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,51 +19,13 @@ import numpy.typing as npt
 
 from ._distributed.groups import KeptByIdentity, Ranks
 
-__all__ = ["fsdp1_ownership", "megatron_ownership", "mesh_ownership", "stage_ownership"]
+__all__ = ["fsdp1_ownership", "megatron_ownership", "mesh_ownership"]
 
 Elsewhere = Iterable[Any] | Callable[[Any], bool]
 """Parameters that an earlier pipeline stage owns: a list, or a function that returns True for these parameters."""
 
 
-class _StagedOwnership:
-    def __init__(self, also_elsewhere: Elsewhere) -> None:
-        is_model = hasattr(also_elsewhere, "named_parameters")  # a model can be called, too
-        if is_model or hasattr(also_elsewhere, "shape") or isinstance(also_elsewhere, str):
-            raise TypeError(
-                f"also_elsewhere has the type {type(also_elsewhere).__qualname__}. Pass a list of parameters, or a "
-                "function that gets a parameter and returns True or False"
-            )
-        self._rule = also_elsewhere if callable(also_elsewhere) else None
-        self._parameters = () if callable(also_elsewhere) else tuple(also_elsewhere)
-        for number, parameter in enumerate(self._parameters):
-            if isinstance(parameter, str | tuple):
-                kind = type(parameter).__qualname__
-                raise TypeError(f"also_elsewhere[{number}] has the type {kind}. Pass parameters, not names")
-
-    def counts_elsewhere(self, parameter: Any) -> bool:
-        if self._rule is None:
-            return any(parameter is listed for listed in self._parameters)
-        answer = self._rule(parameter)
-        if getattr(answer, "shape", ()) or answer not in (True, False):
-            raise TypeError(
-                f"also_elsewhere returned {answer!r:.60}. Return True if an earlier stage also has the parameter, and "
-                "False otherwise"
-            )
-        return bool(answer)
-
-    def check_present(self, tensors: Iterable[Any]) -> None:
-        present = set(map(id, tensors))
-        for number, parameter in enumerate(self._parameters):
-            if id(parameter) not in present:
-                raise ValueError(
-                    f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not a parameter "
-                    "of this call. If this call does not clip the parameter, remove the "
-                    "parameter from the list. If fully_shard replaced the parameter, create the list after "
-                    "fully_shard, or pass a function: also_elsewhere=lambda parameter: parameter is model.head.weight"
-                )
-
-
-class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
+class mesh_ownership:  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank owns a parameter that is on a part of a device mesh, or on no mesh.
 
     The mesh of a parameter can have fewer dimensions than `root`. Along a dimension that is only in `root`, the ranks
@@ -96,7 +58,18 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     """
 
     def __init__(self, root: Any, distinct: str | Sequence[str] = (), also_elsewhere: Elsewhere = ()) -> None:
-        super().__init__(also_elsewhere)
+        is_model = hasattr(also_elsewhere, "named_parameters")  # a model can be called, too
+        if is_model or hasattr(also_elsewhere, "shape") or isinstance(also_elsewhere, str):
+            raise TypeError(
+                f"also_elsewhere has the type {type(also_elsewhere).__qualname__}. Pass a list of parameters, or a "
+                "function that gets a parameter and returns True or False"
+            )
+        self._rule = also_elsewhere if callable(also_elsewhere) else None
+        self._parameters = () if callable(also_elsewhere) else tuple(also_elsewhere)
+        for number, parameter in enumerate(self._parameters):
+            if isinstance(parameter, str | tuple):
+                kind = type(parameter).__qualname__
+                raise TypeError(f"also_elsewhere[{number}] has the type {kind}. Pass parameters, not names")
         if not hasattr(root, "mesh_dim_names"):
             raise TypeError(
                 f"root has the type {type(root).__qualname__}. Pass a DeviceMesh of PyTorch. Or, instead of "
@@ -129,6 +102,28 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         if own is not None:
             counts = self._counts.get(own, lambda _: self._counts_on(np.asarray(own.mesh).reshape(-1)))
         return not self.counts_elsewhere(parameter) and counts
+
+    def counts_elsewhere(self, parameter: Any) -> bool:
+        if self._rule is None:
+            return any(parameter is listed for listed in self._parameters)
+        answer = self._rule(parameter)
+        if getattr(answer, "shape", ()) or answer not in (True, False):
+            raise TypeError(
+                f"also_elsewhere returned {answer!r:.60}. Return True if an earlier stage also has the parameter, and "
+                "False otherwise"
+            )
+        return bool(answer)
+
+    def check_present(self, tensors: Iterable[Any]) -> None:
+        present = set(map(id, tensors))
+        for number, parameter in enumerate(self._parameters):
+            if id(parameter) not in present:
+                raise ValueError(
+                    f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not a parameter "
+                    "of this call. If this call does not clip the parameter, remove the "
+                    "parameter from the list. If fully_shard replaced the parameter, create the list after "
+                    "fully_shard, or pass a function: also_elsewhere=lambda parameter: parameter is model.head.weight"
+                )
 
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
         """Return `ranks`, and all ranks outside `mesh` that have copies of the local tensors on `ranks`."""
@@ -168,7 +163,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return np.unravel_index(self.mesh_ranks.places(ranks), self._shape)
 
 
-def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any], bool]:
+def fsdp1_ownership(model: Any) -> Callable[[Any], bool]:
     """Return a function that decides whether this rank owns a parameter of an FSDP1 model.
 
     Every rank owns its shards. Modules with `NO_SHARD`, ignored modules and modules outside FSDP1 have no shards. The
@@ -179,16 +174,11 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
-        tensor_rank: The index of this rank in its tensor-parallel group, if you call `parallelize_module` before
-            FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of `parallelize_module`, such as a
-            normalization layer. With `tensor_rank`, pass another `process_group` to the clip: the group of all
-            data-parallel and tensor-parallel ranks that together have one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
-        ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, but
-            `tensor_rank` is missing. Only some parameters in a flat parameter are tensor-parallel. The
-            clip function gets a tensor that is not a parameter of `model`.
+        ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters. The clip
+            function gets a tensor that is not a parameter of `model`.
 
     Example:
         On each rank, after `init_process_group`::
@@ -207,10 +197,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         )
     group = wrapped[0].process_group
     ranks, is_first = _ranks_of(group), group.rank() == 0
-    counts = {}
-    for parameter in model.parameters():
-        is_counted = hasattr(parameter, "placements") or not tensor_rank
-        counts[id(parameter)] = parameter, is_first and is_counted
+    counts = {id(parameter): (parameter, is_first) for parameter in model.parameters()}
     for handle in [module._handle for module in wrapped if module._handle is not None]:
         own = _ranks_of(handle.process_group)
         if not own >= ranks or (handle.uses_sharded_strategy and own != ranks):
@@ -219,8 +206,13 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
                 "infer which rank owns each parameter. Pass your own function as ownership: it gets a "
                 "parameter and returns True if this rank owns the parameter"
             )
-        for parameter, is_counted in _counted_of_handle(handle, tensor_rank):
-            counts[id(parameter)] = parameter, is_counted and (is_first or handle.uses_sharded_strategy)
+        if any(spec is not None for spec in handle.flat_param._param_extensions):
+            raise ValueError(
+                "The model has tensor-parallel parameters in FSDP1, which lack the placements of other shards. Use "
+                "fully_shard of PyTorch in place of FSDP1, and mesh_ownership. Or pass your own function as ownership"
+            )
+        for parameter in handle.flat_param._params if handle._use_orig_params else [handle.flat_param]:
+            counts[id(parameter)] = parameter, is_first or handle.uses_sharded_strategy
 
     def owns(parameter: Any) -> bool:
         if id(parameter) not in counts:
@@ -228,40 +220,13 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
                 f"A tensor of shape {list(getattr(parameter, 'shape', ()))} is not a parameter of the model that you "
                 "passed to fsdp1_ownership. Pass the parameters of that model, not gradients"
             )
-        return counts[id(parameter)][1]
+        return bool(counts[id(parameter)][1])
 
     return owns
 
 
 def _ranks_of(group: Any) -> set[int]:
     return set(sys.modules["torch.distributed"].get_process_group_ranks(group))
-
-
-def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
-    """Yield (parameter, bool). False means that a different tensor-parallel rank owns the parameter."""
-    flat = handle.flat_param
-    specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
-    if tensor_rank is None and any(spec is not None for spec in specs):
-        raise ValueError(
-            "The model has tensor-parallel parameters. Pass ownership=fsdp1_ownership(model, tensor_rank), where "
-            "tensor_rank is the index of this rank in its tensor-parallel group. Also pass "
-            "process_group=torch.distributed.group.WORLD. With HYBRID_SHARD, instead pass the group of all ranks that "
-            "together have one copy of the model"
-        )
-    is_counted = [not tensor_rank or _is_tensor_shard(spec) for spec in specs]
-    if handle._use_orig_params:
-        yield from zip(flat._params, is_counted, strict=True)
-        return
-    if len({_is_tensor_shard(spec) for spec in specs}) > 1:
-        raise ValueError(
-            "Only some parameters in a flat parameter of FSDP1 are tensor-parallel. Pass use_orig_params=True to "
-            "FullyShardedDataParallel"
-        )
-    yield flat, is_counted[0]
-
-
-def _is_tensor_shard(spec: Any) -> bool:
-    return spec is not None and not all(placement.is_replicate() for placement in spec.placements)
 
 
 def megatron_ownership(
@@ -316,33 +281,3 @@ def megatron_ownership(
         return bool(getattr(parameter, "tensor_model_parallel", False)) or rank == 0
 
     return counts
-
-
-class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
-    """Decide whether this rank owns the parameters of its pipeline stage.
-
-    Args:
-        data_rank: The index of this rank among the data-parallel ranks, which have copies of the stage. Data-parallel
-            rank 0 owns the parameters.
-        also_elsewhere: Parameters that an earlier stage owns and this stage shares, such as a tied embedding. Pass a
-            list, or a function that gets a parameter and returns True for these parameters. Before you clip, sum the
-            gradients of the copies.
-
-    Raises:
-        TypeError: `also_elsewhere` is a tensor, a model, a string or a list of names. The function
-            `also_elsewhere` does not return a boolean.
-        ValueError: A clip does not include a parameter of the list `also_elsewhere`.
-
-    Example:
-        >>> weight, tied = object(), object()
-        >>> counts = stage_ownership(data_rank=0, also_elsewhere=[tied])
-        >>> counts(weight), counts(tied)
-        (True, False)
-    """
-
-    def __init__(self, data_rank: int, also_elsewhere: Elsewhere = ()) -> None:
-        super().__init__(also_elsewhere)
-        self._data_rank = data_rank
-
-    def __call__(self, parameter: Any) -> bool:
-        return self._data_rank == 0 and not self.counts_elsewhere(parameter)

@@ -27,7 +27,6 @@ PAGES = {
     "integrations": (
         "Integrations",
         [
-            "unified_clip.integrations.accelerate_clip",
             "unified_clip.integrations.lightning_callback",
             "unified_clip.integrations.optax_transforms",
             "unified_clip.integrations.transformers_callback",

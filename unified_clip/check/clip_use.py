@@ -22,7 +22,6 @@ from ..config.documents import Document, format_value
 
 OWN = "unified_clip"
 MAX_GRAD_NORM = "max_grad_norm"
-ACCELERATE_CLIP = f"{OWN}.integrations.accelerate_clip.clip_"
 
 THRESHOLD = "__threshold__"
 

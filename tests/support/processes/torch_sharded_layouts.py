@@ -51,7 +51,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.placement_types import Placement
 
 import unified_clip.torch as uc
-from unified_clip.ownership import fsdp1_ownership, megatron_ownership, mesh_ownership, stage_ownership
+from unified_clip.ownership import fsdp1_ownership, megatron_ownership, mesh_ownership
 
 
 class Clipped(NamedTuple):
@@ -74,9 +74,7 @@ def clip_layout(layout: str, keywords: str) -> Clipped:
     return Clipped(norm, full, before, result.pieces(False))
 
 
-OWNERSHIP = {
-    function.__name__: function for function in (fsdp1_ownership, mesh_ownership, megatron_ownership, stage_ownership)
-}
+OWNERSHIP = {function.__name__: function for function in (fsdp1_ownership, mesh_ownership, megatron_ownership)}
 
 
 def numel_of(pieces: Sequence[Piece]) -> int:
@@ -342,8 +340,8 @@ def plain_stages(is_tied: bool) -> Layout:
         {"embedding": (WORDS, WIDTH), "first": (WIDTH,)} if is_first else {"last": (HIDDEN,), last: (WORDS, WIDTH)}
     )
     parameters = {name: parameter_with(gradient_of(name, shape)) for name, shape in shapes.items()}
-    tied = [parameters["embedding"]] if is_tied and not is_first else []
-    return layout_of(parameters, data_rank=mesh.get_local_rank("dp"), tied=tied)
+    weight = parameters["embedding"] if is_tied and not is_first else None
+    return layout_of(parameters, data_rank=mesh.get_local_rank("dp"), tied_weight=weight)
 
 
 def fsdp1(strategy: ShardingStrategy, **options: Any) -> Layout:
@@ -378,22 +376,19 @@ def hybrid_shards() -> Layout:
     return fsdp1(ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)
 
 
-def flat_pieces(model: FullyShardedDataParallel, tensor_rank: int = 0) -> list[Piece]:
-    """Return the elements on this rank, without communication: FSDP1 cannot gather tensor-parallel gradients."""
+def flat_pieces(model: FullyShardedDataParallel) -> list[Piece]:
+    """Return the elements on this rank, without communication."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     pieces = []
     for module in FullyShardedDataParallel.fsdp_modules(model):
         flat: Any = module._handle and module._handle.flat_param
         if not module._handle or not module._handle.uses_sharded_strategy:
             continue
-        flat_parameters = zip(flat._params, flat._numels, flat._shard_param_infos, flat._param_extensions, strict=True)
-        for parameter, size, shard_info, spec in flat_parameters:
+        for parameter, size, shard_info in zip(flat._params, flat._numels, flat._shard_param_infos, strict=True):
             name = names.pop(parameter)
             if shard_info.in_shard:
                 positions = np.arange(shard_info.intra_param_start_idx, shard_info.intra_param_end_idx + 1)
-                is_whole = spec is None or all(placement.is_replicate() for placement in spec.placements)
-                full_name = name if is_whole else f"{name}, part {tensor_rank}"
-                pieces.append(Piece(full_name, size, positions, parameter.grad.flatten().numpy().copy()))
+                pieces.append(Piece(name, size, positions, parameter.grad.flatten().numpy().copy()))
     return pieces + full_gradients({name: parameter for parameter, name in names.items()})
 
 
@@ -405,16 +400,6 @@ def copies_in_fsdp1() -> Layout:
     model = wrap(module, ignored_modules=[module.norm])
     backward(model, 0)
     return Layout(list(model.parameters()), lambda _: flat_pieces(model), {"model": model})
-
-
-def tensor_parallel_in_fsdp1() -> Layout:
-    torch.manual_seed(5)
-    mesh = mesh_of("dp", "tp")
-    rank = mesh.get_local_rank("tp")
-    plan = {"up": ColwiseParallel(), "down": RowwiseParallel(), "head": ColwiseParallel(output_layouts=Replicate())}
-    model = wrap(parallelize_module(Model(), mesh["tp"], plan), device_mesh=mesh["dp"])
-    backward(model, mesh.get_local_rank("dp"))
-    return Layout(list(model.parameters()), lambda _: flat_pieces(model, rank), {"model": model, "tensor_rank": rank})
 
 
 LAYOUTS: dict[str, Callable[[], Layout]] = {
@@ -441,7 +426,6 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
     "FSDP1, `SHARD_GRAD_OP`": lambda: fsdp1(ShardingStrategy.SHARD_GRAD_OP),
     "FSDP1, `HYBRID_SHARD`": hybrid_shards,
     "FSDP1, ignored modules and `NO_SHARD` modules": copies_in_fsdp1,
-    "FSDP1 and tensor parallel": tensor_parallel_in_fsdp1,
     "DeepSpeed ZeRO 2 and 3": zero,
     "Megatron, distributed optimizer": distributed_optimizer,
     "Megatron, distributed optimizer, model with experts": distributed_optimizer_of_experts,

@@ -16,7 +16,6 @@ from support.trainers.torch_training import DATA, RATE, SCALE, Model, batches, c
 
 from unified_clip import ClipConfig
 from unified_clip.integrations import lightning_callback, transformers_callback
-from unified_clip.integrations.accelerate_clip import clip_
 
 
 class Fit(NamedTuple):
@@ -205,13 +204,13 @@ class Transformers:
 
 
 class Accelerate:
-    WAYS = ("clip_", "attached", "attached before prepare")
+    WAYS = ("attached", "attached before prepare")
     SCALED = ("", "by the trainer", "unscaled before")
     ACCUMULATE, Model, RESUMED = "gradient_accumulation_steps", Trained, ({},)
 
     @staticmethod
     def fit(
-        folder: Path, clip: Any = None, way: str = "clip_", *, model: Any = None, fused: bool = False,
+        folder: Path, clip: Any = None, way: str = "attached", *, model: Any = None, fused: bool = False,
         scaled: str = "", overflow_at: int | None = None, epochs: int = 1, save: Path | None = None,
         resume: Path | None = None, declared: Mapping[str, Any] = {}, **changes: Any,
     ) -> Fit:  # fmt: skip
@@ -220,14 +219,10 @@ class Accelerate:
         using, optimizer = Accelerator(cpu=True, **changes), sgd(model, fused=fused)
         using.scaler = scaler() if scaled else None
         if way == "attached before prepare":
-            clip = clip.attach_to(optimizer, model)
+            clip = clip.attach_to(optimizer, model, **declared)
         model, optimizer = using.prepare(model, optimizer)
         if way == "attached":
-            clip = clip.attach_to(optimizer, model)
-        if isinstance(clip, ClipConfig):
-            clip = clip.clipper(**declared)
-        if way == "clip_":
-            using.register_for_checkpointing(clip)
+            clip = clip.attach_to(optimizer, model, **declared)
         if resume:
             using.load_state(str(resume))
 
@@ -238,8 +233,6 @@ class Accelerate:
                     using.backward(model.loss(inputs, expected))
                     if scaled == "unscaled before":
                         using.scaler.unscale_(optimizer.optimizer)
-                    if way == "clip_":
-                        clip_(using, clip, model.named_parameters())
                     optimizer.step()
 
         records = recorded(folder / "run.jsonl", model, train)

@@ -20,9 +20,7 @@ from support.trainers.kits import Module, WithLoss, hf_trainer, loader, pl_train
 from support.trainers.torch_training import RATE, Model, batches, config, recorded
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-from unified_clip.config.clipper import Clipper
 from unified_clip.integrations import lightning_callback, transformers_callback
-from unified_clip.integrations.accelerate_clip import clip_
 
 Records = list[dict[str, Any]]
 
@@ -57,22 +55,22 @@ def by_fsdp(using: Accelerator, version: int) -> None:
     )
 
 
-def train(using: Accelerator, model: torch.nn.Module, clip: Clipper) -> list[float]:
+def train(using: Accelerator, model: torch.nn.Module, **declared: Any) -> list[float]:
     model, optimizer = using.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
-    norms = []
+    handle, norms = config().attach_to(optimizer, model, **declared), []
     for inputs, targets in batches():
         optimizer.zero_grad()
         using.backward(torch.nn.functional.mse_loss(model(inputs), targets))
-        norms.append(clip_(using, clip, model.named_parameters()).item())
         optimizer.step()
+        norms.append(handle.last.norm)
     return norms
 
 
 def accelerate(directory: str) -> Records:
-    model, clip = Model(), config().clipper(check_numel=True)
+    model = Model()
     with accelerator() as using:
         by_fsdp(using, 2)
-        return recorded(own_file(directory), model, lambda: train(using, model, clip))
+        return recorded(own_file(directory), model, lambda: train(using, model, check_numel=True))
 
 
 def accelerate_by_fsdp1(is_stated: bool) -> list[float]:
@@ -81,7 +79,7 @@ def accelerate_by_fsdp1(is_stated: bool) -> list[float]:
         warnings.simplefilter("ignore")  # FSDP1 is deprecated
         by_fsdp(using, 1)
         model = FullyShardedDataParallel(Model(), device_id=torch.device("cpu"), use_orig_params=True)
-        return train(using, model, config().clipper(**options))
+        return train(using, model, **options)
 
 
 # -- Transformers

@@ -82,7 +82,7 @@ def test_a_method_of_an_engine_is_replaced_by_the_code_for_that_engine(check: Ch
         "s.py": "from torch.distributed.fsdp import FullyShardedDataParallel as F\nm = F(n)\nm.clip_grad_norm_(2.0)\n",
     }
     findings = check(heads, EXCLUDE).findings
-    assert "clip_(accelerator, clip, model.named_parameters())" in finding_for(findings, "a.py").edit
+    assert "clip.attach_to(optimizer, model)" in finding_for(findings, "a.py").edit
     assert "clip.attach_to(optimizer, model), in place of fabric.clip_gradients" in finding_for(findings, "f.py").edit
     assert "clip.clipper(process_group=model.process_group, ownership='distinct')" in finding_for(findings, "s.py").edit
 

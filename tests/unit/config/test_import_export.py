@@ -149,7 +149,7 @@ def test_each_suggested_clip_exists() -> None:
     modules, methods = (
         set(re.findall(pattern, suggested)) for pattern in (r"`(unified_clip\.[\w.]+)`", r"clip\.(\w+)\(")
     )
-    assert len(modules) == 3
+    assert len(modules) == 2
     assert methods == {"attach_to", "as_paddle", "as_optax"}
     assert all(find_spec(module) for module in modules)
     assert all(callable(getattr(ClipConfig, method)) for method in methods)

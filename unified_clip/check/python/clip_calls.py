@@ -16,7 +16,7 @@ from ...source import unused_result
 from ...source.constants import constant, followed
 from ...source.module import Module
 from ...source.tree import is_name, last_name, shortened
-from ..clip_use import ACCELERATE_CLIP, THRESHOLD
+from ..clip_use import THRESHOLD
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
 
@@ -140,8 +140,7 @@ def _check_no_gradients(tensors: ast.expr) -> None:
 
 def _tensors(module: Module, call: ast.Call) -> ast.expr:
     named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
-    arguments = call.args[2:] if module.dotted(call.func) == ACCELERATE_CLIP else call.args
-    return next(named, arguments[0] if arguments else call)
+    return next(named, call.args[0] if call.args else call)
 
 
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
