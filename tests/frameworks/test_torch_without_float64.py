@@ -1,8 +1,8 @@
-"""PyTorch on devices without float64. A CPU stands for such a device, or FakeTensors of MPS without values."""
+"""PyTorch on devices without float64. A CPU stands for such a device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ import torch
 from support.calls import CALLS, function
 from support.kits import TorchKit
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
@@ -102,41 +101,18 @@ def test_buffers_tell_gradients_apart() -> None:
     torch.testing.assert_close(shared, torch.tensor([3.0, 4.0]) / 13)
 
 
-# -- what happens on the device
+def test_derivatives_and_graphs_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_cpu(monkeypatch)
+    gradient = torch.ones(3, requires_grad=True)
+    compiled = torch.compile(uc.clip_by_global_norm, backend="eager", fullgraph=True)
+    for run, error in ((uc.clip_by_global_norm, TypeError), (compiled, torch._dynamo.exc.Unsupported)):
+        with pytest.raises(error):
+            run([gradient], 1.0)
+    with torch.no_grad():
+        assert uc.clip_by_global_norm([gradient], 1.0)[1] == torch.tensor(3.0).sqrt()
 
 
-class NoFloat64(TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and tensor.device.type == "mps":
-                assert tensor.dtype not in (torch.float64, torch.complex128), function
-        return result
-
-
-@pytest.fixture
-def on_mps() -> Iterator[list[torch.Tensor]]:
-    """Without an MPS device, PyTorch can neither write to its tensors nor compute derivatives."""
-    with FakeTensorMode(), NoFloat64():
-        yield [torch.empty(3, 4, device="mps").to(dtype) for dtype in DTYPES]
-
-
-@pytest.mark.parametrize("name", ["clip_by_global_norm", "clip_by_norm", "clip_by_norm axes", "clip_by_value"])
-def test_no_float64_tensor_is_made_on_the_device(name: str, on_mps: list[torch.Tensor]) -> None:
-    tensors = on_mps[:3] if name in VALUES else on_mps
-    results = tree_leaves((NORMS | VALUES)[name](tensors))
-    assert {result.device.type for result in results} == {"mps"}
-
-
-def test_arguments_and_lists_on_several_devices(on_mps: list[torch.Tensor]) -> None:
-    there, wide = on_mps[2], torch.empty(2, dtype=torch.float64)
-    for tensors in ([there, torch.empty(4)], [torch.empty(4), there], [there, wide], [wide, there]):
-        clipped, norm = uc.clip_by_global_norm(tensors, torch.ones((), device="mps"))
-        assert [(new.device, new.dtype) for new in clipped] == [(old.device, old.dtype) for old in tensors]
-        is_wide = tensors[0] is wide or tensors[1] is wide
-        assert norm.device.type == ("cpu" if is_wide else tensors[0].device.type)
-    bounded = uc.clip_by_value(there, torch.zeros(4, dtype=torch.float64), torch.zeros((), device="mps"))
-    assert (bounded.device.type, bounded.dtype) == ("mps", torch.float32)
-    here, _ = uc.clip_by_global_norm([], torch.ones((), device="mps"))
-    assert here == []
-    assert adaptive.initial_state(adaptive.ZClip(), [there]).device.type == "cpu"
+def test_the_state_of_an_adaptive_threshold_is_on_the_cpu() -> None:
+    with FakeTensorMode():
+        there = torch.empty(3, 4, device="mps")
+        assert adaptive.initial_state(adaptive.ZClip(), [there]).device.type == "cpu"

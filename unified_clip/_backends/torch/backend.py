@@ -13,13 +13,13 @@ from ..._api import torch_functions
 from ..._api.framework import Framework
 from ..._compute import host, kernels, memory, processor, sparse_rows
 from ..._core import collect, entry, rule
-from ..._core.backend import Backend, Distributed, Inputs, Parameters, Route, Sparse, always, first_route
+from ..._core.backend import Backend, Distributed, Inputs, Parameters, Route, Sparse, always
 from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
 from . import conditions, device_path, gpu_lists, kernel_operators, operations, releases, sharded, traced_bodies
 from .conditions import DTYPES, fit_list_operations, records_derivatives
-from .device_path import CpuCopies, TorchPath, copied
+from .device_path import OnHost, TorchPath
 from .primitives import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, PRIMITIVES, SINGLE_PRIMITIVES, TorchPrimitives
 
 COLLECTOR: Any = host.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
@@ -30,10 +30,13 @@ def _by(primitives: TorchPrimitives) -> Callable[[TorchBackend, Inputs], Path]:
 
 
 def _on_copies(backend: TorchBackend, inputs: Inputs) -> Path:
-    copies = copied(inputs.all(), differentiable=inputs.differentiable)
-    own, extra = copies[: len(inputs.tensors)], copies[len(inputs.tensors) :]
-    on_cpu = Inputs(own, extra, inputs.differentiable)
-    return CpuCopies(inputs.tensors, own, first_route(backend, on_cpu, backend.routes[1:]).make(backend, on_cpu))
+    is_recorded = records_derivatives(inputs.differentiable) and any(tensor.requires_grad for tensor in inputs.all())
+    if is_recorded or conditions.is_watched():
+        raise TypeError(
+            "a gradient is on a device without float64, where graphs and derivatives of a clip are not supported. Clip "
+            "in eager code under torch.no_grad(), or move the gradients to the CPU first"
+        )
+    return OnHost(backend, inputs.tensors)
 
 
 class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):

@@ -184,67 +184,34 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 # -- devices without float64
 
 
-class CpuCopies:
-    """The path of copies in CPU memory, for gradients on a device without float64, such as Apple's MPS.
+class OnHost(host.HostPath):
+    """The host path over copies in CPU memory, for gradients on a device without float64, such as Apple's MPS.
 
-    Eager copies take the host path, so results have the same bits as on a CPU. In compiled graphs and for derivatives,
-    the copies are operations of PyTorch. The results are on the devices of `tensors`, except for norms of float64. This
-    class has never run on a device without float64.
+    The results are on the devices of `tensors`, except for norms of float64. This class has never run on such a device.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], copies: Sequence[Tensor], path: Path) -> None:
-        self._tensors, self._copies, self._path = list(tensors), copies, path
-        # the members without tensors in their arguments and results
-        self.on_host, self.framework, self.norm_dtype, self.xp = path.on_host, path.framework, path.norm_dtype, path.xp
-        self.norm, self.slice_norms, self.is_one, self.scope = path.norm, path.slice_norms, path.is_one, path.scope
-        self.is_finite, self.nonfinite_counts, self.read_later = path.is_finite, path.nonfinite_counts, path.read_later
-        self.in_graph, self.graph_callback = path.in_graph, path.graph_callback
-
-    def scale(self, coef: Scalar) -> list[Tensor]:
-        return self._returned(self._path.scale(coef))
-
-    def prepare_scale(self, coef: Scalar) -> list[Write]:
-        return self._written(self._path.prepare_scale(coef))
-
-    def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        return self._path.bounds_inverted(_on_cpu(low), _on_cpu(high))
-
-    def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        return self._returned(self._path.clamp(_on_cpu(low), _on_cpu(high)))
-
-    def prepare_clamp(self, low: Any, high: Any) -> list[Write]:
-        return self._written(self._path.prepare_clamp(_on_cpu(low), _on_cpu(high)))
-
-    def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
-        return self._returned(self._path.zeroed(results, keep))
-
-    def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        return self._written(self._path.prepare_zeroed(change, keep))
-
-    def unchanged(self) -> list[Tensor]:
-        return self._returned(self._path.unchanged())
+    def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
+        self._originals = list(tensors)
+        super().__init__(backend, [_plain_copy(tensor) for tensor in tensors])
 
     def as_norm(self, n: Scalar) -> Tensor:
-        norm = self._path.as_norm(n)
-        return norm if norm.dtype == torch.float64 or not self._tensors else norm.to(self._tensors[0].device)
+        norm = super().as_norm(n)
+        return norm if norm.dtype == torch.float64 or not self._originals else norm.to(self._originals[0].device)
 
-    def per_tensor(self) -> Path | None:
-        return None
+    def _bound(self, bound: Any, dtype: str) -> kernels.Array:
+        return super()._bound(bound.cpu() if isinstance(bound, torch.Tensor) else bound, dtype)
 
-    def _returned(self, results: list[Tensor]) -> list[Tensor]:
-        return [result.to(tensor.device) for result, tensor in zip(results, self._tensors, strict=True)]
+    def _new_arrays(self, compute: Callable[[list[kernels.Array]], object]) -> list[Tensor]:
+        results = super()._new_arrays(compute)
+        return [result.to(tensor.device) for result, tensor in zip(results, self._originals, strict=True)]
 
-    def _written(self, writes: list[Write]) -> list[Write]:
+    def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
         """Change the copies, and then copy them into the gradients."""
-        return [*writes, *PRIMITIVES.prepare_write(self._tensors, self._copies)] if writes else []
+        return [*super()._writes(write, results), *PRIMITIVES.prepare_write(self._originals, self._tensors)]
 
 
-def copied(tensors: Sequence[Tensor], *, differentiable: bool) -> list[Tensor]:
-    return [(tensor if differentiable else tensor.detach()).to("cpu", copy=True) for tensor in tensors]
-
-
-def _on_cpu(bound: Any) -> Any:
-    return bound.cpu() if isinstance(bound, torch.Tensor) else bound
+def _plain_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
 
 
 # -- sums over the gradients of one rank
@@ -266,8 +233,7 @@ class LocalSums:
 
     @functools.cached_property
     def _on_host(self) -> host.HostPath:
-        copies = [tensor.cpu().resolve_conj().resolve_neg() for tensor in self._tensors]
-        return host.HostPath(self._backend, copies)
+        return host.HostPath(self._backend, list(map(_plain_copy, self._tensors)))
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         if exactly or self.norm_dtype == "float64" or any(map(_is_hard, self._tensors)):
