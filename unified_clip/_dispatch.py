@@ -58,8 +58,6 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor. `torch.compile` can trace this call only after an eager call with a tensor
-    of the same type."""
     return _backend(adapter_of(type(tensor)) or "numpy")
 
 

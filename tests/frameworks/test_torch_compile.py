@@ -207,3 +207,21 @@ print(clipped[0].tolist(), norm.item(), "torch._dynamo" in sys.modules)
 @pytest.mark.nightly
 def test_only_programs_that_compile_import_the_compiler() -> None:
     assert in_a_new_process(IMPORT_LATE) == f"5.0 False\n{torch.tensor([0.6, 0.8]).tolist()} 5.0 True\n"
+
+
+def test_functions_for_all_frameworks_need_no_eager_call_before() -> None:
+    """The lookup of the framework is no part of a graph."""
+    code = """
+import torch, unified_clip
+from unified_clip import adaptive
+
+linear = torch.nn.Linear(2, 2)
+linear.weight.grad, linear.bias.grad = torch.ones(2, 2), torch.ones(2)
+calls = [
+    lambda: adaptive.clip_by_unit_norm([torch.ones(3, 2)], [torch.ones(3, 2)])[0].sum(),
+    lambda: unified_clip.clip_by_global_norm({"a": torch.ones(2), "b": (torch.ones(3), None)}, 1.0)[1].square(),
+    lambda: unified_clip.clip_grad_norm_(linear.parameters(), 1.0).square(),
+]
+print(*(round(torch.compile(call, fullgraph=True, backend="eager")().item(), 3) for call in calls))
+"""
+    assert in_a_new_process(code) == "0.06 5.0 6.0\n"

@@ -11,7 +11,7 @@ from .._core.collect import collect, collect_in_place, from_tree
 from .._core.gradients import GradientList
 from .._core.rule import ClipConvention, ClipRule
 from .._core.types import Tensor
-from .._dispatch import backend_of, resolve
+from .._dispatch import resolve
 from . import state as states
 from .rules import AGC, Data, Rule
 from .units import UnitThresholds
@@ -46,9 +46,7 @@ def initial_state(adaptive: Rule, like: Any, data: Data | None = None) -> Tensor
     states.check_fixed_size(adaptive)
     numbers = states.initial(adaptive) if data is None else states.from_data(adaptive, data)
     tensor = like[0] if isinstance(like, (list, tuple)) and like else like
-    state = backend.from_state(states.flatten(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
-    backend_of(state)  # so that torch.compile can trace it
-    return state
+    return backend.from_state(states.flatten(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
 
 
 def read_state(adaptive: Rule, state: Tensor) -> Data:

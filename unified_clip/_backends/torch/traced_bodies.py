@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ... import _dispatch
 from ..._core import entry, observer
 from . import releases
 
@@ -59,6 +60,9 @@ def register() -> None:
     """`_compilers` calls this function after the compiler is imported."""
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
+    # PyTorch traces neither the lookup of a type nor the import of a backend.
+    _dispatch.adapter_of = torch.compiler.assume_constant_result(_dispatch.adapter_of)
+    _dispatch.backend_named("torch")
     run = torch.compiler.disable(entry.run_eagerly, **releases.DISABLE_OPTIONS)
     if not releases.TRACES:
         run.__qualname__ = releases.REASON  # older releases print this name in the error of `fullgraph=True`
