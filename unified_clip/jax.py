@@ -1,7 +1,4 @@
-"""Clip gradients on JAX. Arrays are immutable, so in-place functions update the list or dict of gradients.
-
-The module `transforms` contains the rules as gradient transformations for optax.
-"""
+"""Clip gradients on JAX. Arrays are immutable, so in-place functions update the list or dict of gradients."""
 
 from __future__ import annotations
 
@@ -10,10 +7,9 @@ import jax
 from . import _api
 from ._api import classes, settings, tensorflow_functions, torch_functions
 from ._api.framework import Framework, to_backend
-from ._backends.jax import transforms as transforms
 from ._backends.jax.backend import BACKEND
 
-__all__ = [*_api.__all__, "transforms"]
+__all__ = _api.__all__
 
 FRAMEWORK = Framework[float | jax.Array, jax.Array](__name__, to_backend(BACKEND))
 

@@ -36,10 +36,14 @@ SPECS = [P("x"), P(None, "y"), P("x", "y"), P(), P(("y", "x")), P("y")]
 
 
 TRANSFORMS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "clip_grad_norm": (uc.transforms.clip_grad_norm(2.0), lambda grads: np_uc.clip_grad_norm_(grads, 2.0)),
-    "clip_by_norm": (uc.transforms.clip_by_norm(1.0), np_uc.GradientClipByNorm(1.0).clip_),
-    "in optax.chain": (
-        optax.chain(uc.transforms.gradient_clip_by_global_norm(2.0), optax.scale(1.0)),
+    "optax.stateless": (
+        optax.stateless(lambda updates, _: [uc.clip_by_norm(each, 1.0) for each in updates]),
+        np_uc.GradientClipByNorm(1.0).clip_,
+    ),
+    "ClipConfig.as_optax": (
+        optax.chain(
+            unified_clip.ClipConfig(rule="global_norm", threshold=2.0, family="paddle").as_optax(), optax.scale(1.0)
+        ),
         np_uc.GradientClipByGlobalNorm(2.0).clip_,
     ),
 }
@@ -163,13 +167,6 @@ WITH_PROCESS_GROUP: dict[str, Callable[[Any, Any], Any]] = {
     "global_norm": lambda g, group: g / uc.global_norm([g], process_group=group),
     "clip_by_norm": lambda g, group: uc.clip_by_norm(g, 1.0, process_group=group),
     "GradientClipByNorm": lambda g, group: uc.GradientClipByNorm(1.0, process_group=group)([("g", g)])[0][1],
-    "transforms.clip_by_global_norm": lambda g, group: updated_by(
-        uc.transforms.clip_by_global_norm(1.0, process_group=group), g
-    ),
-    "transforms.gradient_clip_by_global_norm": lambda g, group: updated_by(
-        uc.transforms.gradient_clip_by_global_norm(1.0, process_group=group), g
-    ),
-    "transforms.clip_by_norm": lambda g, group: updated_by(uc.transforms.clip_by_norm(1.0, process_group=group), g),
     "ClipConfig.as_optax": lambda g, group: updated_by(
         unified_clip.ClipConfig(rule="global_norm", threshold=1.0, family="tensorflow").as_optax(process_group=group), g
     ),

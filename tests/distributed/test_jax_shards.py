@@ -143,7 +143,6 @@ CLIPS: dict[str, Callable[[list[Any]], Any]] = {
     "clip_by_global_norm": lambda grads: uc.clip_by_global_norm(grads, 1.0)[0],
     "global_norm": lambda grads: [g * uc.global_norm(grads) for g in grads],
     "GradientClipByGlobalNorm": lambda grads: uc.GradientClipByGlobalNorm(1.0)([(None, g) for g in grads]),
-    "transforms.clip_by_global_norm": lambda grads: uc.transforms.clip_by_global_norm(1.0).update(grads, None)[0],
 }  # fmt: skip
 
 

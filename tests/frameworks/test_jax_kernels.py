@@ -45,7 +45,6 @@ CLIPS: dict[str, tuple[Clip, int]] = {
     "clip_by_global_norm": (lambda grads: uc.clip_by_global_norm(grads, 1.0), 1),
     "clip_by_norm": (lambda grads: [uc.clip_by_norm(gradient, 1.0) for gradient in grads], 4),
     "GradientClipByNorm": (lambda grads: uc.GradientClipByNorm(1.0)([(None, gradient) for gradient in grads]), 1),
-    "transforms": (lambda grads: uc.transforms.clip_grad_norm(1.0).update(grads, None), 1),
     "of order 3": (lambda grads: uc.get_total_norm(grads, 3.0), 0),
     "of order inf": (lambda grads: uc.get_total_norm(grads, math.inf), 0),
     "complex": (lambda grads: uc.global_norm([grads[0] * (1 + 1j)]), 1),

@@ -17,7 +17,6 @@ LATER = {"ClipConfig": "config", "suggest_threshold": "config"}
 
 PAGES = {
     "unified_clip": ("Functions and classes", ["unified_clip"]),
-    "transforms": ("Transformations for optax", ["unified_clip._backends.jax.transforms"]),
     "adaptive": ("Adaptive thresholds", ["unified_clip.adaptive"]),
     "ownership": ("Sharded gradients", ["unified_clip.ownership"]),
     "recording": (
