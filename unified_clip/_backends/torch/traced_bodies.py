@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ... import _dispatch
 from ..._core import entry, observer
 from . import releases
 
@@ -56,13 +55,13 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
+constant_in_graph = torch.compiler.assume_constant_result
+
+
 def register() -> None:
     """`_compilers` calls this function after the compiler is imported."""
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
-    # PyTorch traces neither the lookup of a type nor the import of a backend.
-    _dispatch.adapter_of = torch.compiler.assume_constant_result(_dispatch.adapter_of)
-    _dispatch.backend_named("torch")
     run = torch.compiler.disable(entry.run_eagerly, **releases.DISABLE_OPTIONS)
     if not releases.TRACES:
         run.__qualname__ = releases.REASON  # older releases print this name in the error of `fullgraph=True`
