@@ -159,27 +159,24 @@ def test_axes_of_rows_are_those_of_the_dense_tensor(kit: Kit, data: st.DataObjec
 
 @pytest.mark.nightly
 @given(data=st.data(), limit=st.sampled_from([0.0, 2.0, 30.0]))
-def test_several_sparse_axes_are_clipped_only_together(kit: Kit, data: st.DataObject, limit: float) -> None:
+def test_axes_may_be_sparse_and_dense_ones(kit: Kit, data: st.DataObject, limit: float) -> None:
     if not kit.has_coo:
         return
     dtypes = ("float32", "float64") if kit.name == "paddle" else kit.floating + kit.complex
     indices, values, dense, axes = data.draw(sparse_and_dense(4, dtypes))
-    sparse = kit.coo(indices, values, dense.shape, values.dtype.name)
-    if axes is None or len(indices) == 1:
-        check_as_dense(kit, sparse, dense, limit, axes)
-    else:
-        check_rejected(kit, sparse, axes)
+    check_as_dense(kit, kit.coo(indices, values, dense.shape, values.dtype.name), dense, limit, axes)
 
 
-@pytest.mark.parametrize("axes", [0, [0, 1], [-1], []], ids=str)
-def test_axes_of_a_tensor_with_several_sparse_axes_are_rejected(kit: Kit, axes: Any) -> None:
-    if kit.has_coo:
-        check_rejected(kit, kit.coo(np.array([[1, 2], [0, 0]]), [[3.0], [4.0]], (HEIGHT, 1, 1)), axes)
-
-
-def check_rejected(kit: Kit, sparse: Any, axes: Any) -> None:
-    with pytest.raises(ValueError, match=r"`axes` is not supported for a gradient with \d sparse axes"):
-        kit.namespace.clip_by_norm(sparse, 1.0, axes=axes)
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_slices_across_sparse_axes_neither_overflow_nor_underflow(kit: Kit, scale: float) -> None:
+    if "float64" not in kit.floating or not kit.has_coo:
+        return
+    dense = np.array([[3.0 * scale, 4.0 * scale, 0.0], [0.3, 0.4, 0.0]])
+    sparse = kit.coo(np.array(dense.nonzero()), dense[dense.nonzero()], dense.shape, "float64")
+    got = kit.dense(kit.namespace.clip_by_norm(sparse, scale, axes=1))
+    first = np.array([0.6, 0.8, 0.0]) * scale
+    second = dense[1] if scale > 1 else np.array([0.6, 0.8, 0.0]) * scale
+    np.testing.assert_allclose(got, [first, second], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,7 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice. `t` is
-            distributed or has several sparse axes, and you pass `axes`. `t` is distributed, and the norm over all ranks
-            cannot be computed.
+            distributed, and you pass `axes`. `t` is distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import numpy as np
@@ -137,6 +136,13 @@ def clip_by_norm(
             gradients, writer = collect(backend, t, "clip_by_norm", spec=spec, measures="each")
         else:
             gradients, writer = from_tree(backend, containers.flatten(backend, t), differentiable=True, spec=spec)
+            rows = gradients.sparse[0] if gradients.values else None
+            if rows is not None and rows.sparse_axes > 1:  # a slice can have elements in several rows
+                assert backend.sparse is not None
+                dense = backend.sparse.to_dense(rows.restore(rows.values))
+                return rows.restore(
+                    backend.sparse.stored(clip_by_norm(framework, dense, clip_norm, axes), rows.indices)
+                )
         threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
         along = None
         if axes is not None and gradients.values:

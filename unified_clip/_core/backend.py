@@ -294,6 +294,13 @@ class Sparse(ABC):
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
         """Sum repeated rows. Return None for a dense gradient."""
 
+    @abstractmethod
+    def to_dense(self, gradient: Any) -> Tensor: ...
+
+    @abstractmethod
+    def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
+        """Return the rows of a dense tensor at `CoalescedSparse.indices`."""
+
 
 class Distributed(ABC):
     @abstractmethod

@@ -218,16 +218,9 @@ class GradientList:
         shape, rows = self.backend.shape(self.values[index]), self._rows(index)
         return shape if rows is None or shape is None else (*[None] * rows.sparse_axes, *shape[1:])
 
-    def check_slices(self, index: int) -> None:
-        """Raise ValueError if the axes of the gradient are not those of `values[index]`."""
+    def check_slices(self) -> None:
         if self.shards is not None:
             raise ValueError(
                 "`axes` is not supported for distributed gradients, since a slice may be sharded. Leave out `axes`, "
                 "or gather the gradient first"
-            )
-        rows = self._rows(index)
-        if rows is not None and rows.sparse_axes > 1:
-            raise ValueError(
-                f"`axes` is not supported for a gradient with {rows.sparse_axes} sparse axes. Leave out `axes`, or "
-                "convert the gradient to a dense one"
             )

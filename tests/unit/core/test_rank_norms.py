@@ -171,4 +171,4 @@ def test_slices_of_a_distributed_gradient_are_rejected() -> None:
     gradients: Any = GradientList.__new__(GradientList)
     gradients.shards = RankShards(SingleProcess(), [np.ones((2, 2))])
     with pytest.raises(ValueError, match="`axes` is not supported for distributed gradients"):
-        gradients.check_slices(0)
+        gradients.check_slices()

@@ -127,6 +127,16 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
         return CoalescedSparse(data, restore, gradient.n_sparse, indices)
 
+    def to_dense(self, gradient: Any) -> Tensor:
+        if not self.takes_host([gradient.indices, gradient.data]):
+            return gradient.todense()
+        dense = np.zeros(gradient.shape, gradient.dtype)  # XLA would flush subnormal numbers
+        dense[tuple(np.asarray(gradient.indices).T)] = np.asarray(gradient.data)
+        return self.from_host(kernels.storage(dense)[0], self.dtype(gradient))
+
+    def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
+        return dense[tuple(indices.T)]
+
     # -- paths
 
     def shards(

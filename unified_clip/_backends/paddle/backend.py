@@ -160,6 +160,12 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
 
         return CoalescedSparse(values, restore, indices.shape[0], indices)
 
+    def to_dense(self, gradient: Any) -> Tensor:
+        return gradient.to_dense()
+
+    def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
+        return paddle.gather_nd(dense, indices.transpose([1, 0]))
+
     # -- distributed gradients
 
     def shards(

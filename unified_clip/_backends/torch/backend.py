@@ -145,6 +145,12 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
         return CoalescedSparse(values, restore, gradient.sparse_dim(), indices)
 
+    def to_dense(self, gradient: Any) -> Tensor:
+        return gradient.to_dense()
+
+    def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
+        return dense[tuple(indices)]
+
     # -- paths
 
     def shards(
