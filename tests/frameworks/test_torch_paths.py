@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from support.kits import TorchKit
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
@@ -254,19 +253,6 @@ def test_nested_tensors_are_rejected(layout: torch.layout) -> None:
     nested = torch.nested.nested_tensor([torch.tensor([3.0]), torch.tensor([0.0, 4.0])], layout=layout)
     check_rejected(nested, "a nested tensor")
     assert uc.get_total_norm(nested.unbind()) == 5.0
-
-
-def test_fake_tensors_are_rejected_outside_their_mode() -> None:
-    with FakeTensorMode() as mode:
-        fake, holder = torch.ones(2), with_gradient(torch.ones(2))
-    check_rejected(fake, "a FakeTensor outside its FakeTensorMode")
-    for clip in (uc.clip_grad_norm_, uc.clip_grad_value_):
-        with pytest.raises(TypeError, match=r"^position 1 is a FakeTensor outside its FakeTensorMode"):
-            clip([with_gradient(torch.ones(2)), holder], 1.0)
-    with mode:
-        assert uc.get_total_norm([fake]).shape == ()
-        clipped, _ = uc.clip_by_global_norm([fake], 1.0)
-    assert clipped[0].shape == (2,)
 
 
 @pytest.mark.parametrize("size", [100, 1 << 20])

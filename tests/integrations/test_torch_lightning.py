@@ -127,20 +127,6 @@ def test_each_optimizer_logs_by_its_own_steps(tmp_path: Path, log_every: int, lo
     assert counts == {0: DATA.STEPS // log_every, 1: logged}
 
 
-def test_names_can_be_passed(tmp_path: Path) -> None:
-    module = Module()
-    clip = ClipCallback(
-        ClipConfig(rule="global_norm", threshold=1.0, include=["w.*"]),
-        {"w.1": module.hidden.weight, "b.1": module.hidden.bias, **_output_parameters(module)},
-    )
-    (first, *_) = Lightning.fit(tmp_path, clip, model=module, max_steps=1).records
-    assert set(first["parameters"]) == {"hidden.weight"}
-
-
-def _output_parameters(module: Module) -> dict[str, torch.nn.Parameter]:
-    return {"o.1": module.output.weight, "o.2": module.output.bias}
-
-
 class ModuleWithoutSecondLoss(Module):
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor | None:
         return None if index == 1 else self.loss(*batch)
@@ -292,10 +278,3 @@ def test_a_training_that_is_restored_while_it_runs_saves_its_later_states(tmp_pa
     states = [torch.load(path, weights_only=False)["callbacks"]["ClipCallback"] for path in paths]
     assert (tmp_path / "now.ckpt").exists()
     assert states[0] == states[1]
-
-
-def test_a_list_of_states_of_an_earlier_release_is_loaded() -> None:
-    clip = ClipCallback(ADAPTIVE)
-    state = ADAPTIVE.clipper().state_dict()
-    clip.load_state_dict({"clips": [state, state]})
-    assert clip.state_dict() == {"clips": {0: state, 1: state}}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from .kernels import Array
-from .releases import byte_bounds
 
 
 def view_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> Array:
@@ -125,3 +124,10 @@ def _overlaps_itself(view: Array) -> bool:
             return np.unique(np.asarray(offsets)).size != view.size
         extent += stride * (length - 1)
     return False
+
+
+def byte_bounds(view: Array) -> tuple[int, int]:
+    """Return the address of the first byte of an array, and the address after its last byte."""
+    address = view.__array_interface__["data"][0]
+    ends = [stride * (length - 1) for stride, length in zip(view.strides, view.shape, strict=True)]
+    return address + sum(min(end, 0) for end in ends), address + sum(max(end, 0) for end in ends) + view.itemsize

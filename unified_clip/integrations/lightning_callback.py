@@ -26,7 +26,8 @@ OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_rest
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
     """Clip before every step of a Lightning `Trainer`. The gradients of each optimizer are clipped separately.
 
-    A threshold with a schedule depends on the trainer's `global_step`, which a checkpoint restores. In manual
+    Patterns in the configuration match the names of parameters in the LightningModule. A threshold with a schedule
+    depends on the trainer's `global_step`, which a checkpoint restores. In manual
     optimization, `global_step` counts the steps of all optimizers.
 
     The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and `clip_rate`. With several
@@ -34,8 +35,6 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
 
     Args:
         config: The configuration.
-        names: A model, or a dict of name to parameter. Patterns in the configuration match these parameter names.
-            The default is the LightningModule.
         log_every: The number of steps between logs, or 0 for no logs. The default is the trainer's
             `log_every_n_steps`. Each log waits for the GPU.
         process_group: As in `unified_clip.clip_grad_norm_`.
@@ -63,7 +62,6 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def __init__(
         self,
         config: ClipConfig,
-        names: Any = None,
         *,
         log_every: int | None = None,
         process_group: Any = "auto",
@@ -71,14 +69,14 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         check_numel: bool | int | None = None,
         check_replicas: bool = False,
     ) -> None:
-        self._config, self._names, self._log_every = config, names, log_every
+        self._config, self._log_every = config, log_every
         self._spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
         self._begin()
 
     def _begin(self) -> None:
         self._clippers: WeakKeyDictionary[Any, Clipper] = WeakKeyDictionary()
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._clipper = self._config.clipper(self._names, **vars(self._spec))
+        self._clipper = self._config.clipper(**vars(self._spec))
         self._by_index: dict[int, Clipper] = {}
         self._loaded: dict[int, Any] = {}  # the loaded states of optimizers that have made no step yet
         self._is_restored = False  # whether this training continues from a checkpoint
@@ -113,9 +111,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             ValueError: The adaptive rules of the state and the configuration differ. The first step of the optimizer
                 raises this error.
         """
-        clips = state_dict.get("clips", {})
-        # releases before this one saved a list
-        self._loaded = dict(enumerate(clips)) if isinstance(clips, list) else dict(clips)
+        self._loaded = dict(state_dict.get("clips", {}))
         self._by_index = {}
         self._clippers = WeakKeyDictionary()  # a running training may be restored, too
 
@@ -123,7 +119,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._is_restored = checkpoint.get("global_step", 1) > 0  # Lightning's tuner restores step 0
 
     def _new_clipper(self, trainer: Any, pl_module: Any, optimizer: Any) -> Clipper:
-        clipper = self._config.clipper(pl_module if self._names is None else self._names, **vars(self._spec))
+        clipper = self._config.clipper(pl_module, **vars(self._spec))
         index = [id(candidate) for candidate in trainer.optimizers].index(id(optimizer))
         self._by_index[index] = clipper
         if index in self._loaded:

@@ -224,13 +224,9 @@ def _is_after_a_step(state: Any) -> bool:
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
-def is_attached(optimizer: Any) -> bool:
-    hooks = getattr(_inner(optimizer), HOOKS, {}).values()
-    return any(isinstance(getattr(hook, "__self__", None), Attached) for hook in hooks)
-
-
 def check_not_attached(optimizer: Any) -> None:
-    if is_attached(optimizer):
+    hooks = getattr(_inner(optimizer), HOOKS, {}).values()
+    if any(isinstance(getattr(hook, "__self__", None), Attached) for hook in hooks):
         raise ValueError(
             f"A configuration is attached to this {type(_inner(optimizer)).__name__} already. Gradients would be "
             "clipped twice. Remove the second clip, or call detach() on the handle that attach_to() returned."

@@ -130,12 +130,6 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             indices, values = self._merged(indices, values, differentiable)
         return CoalescedSparse(values, lambda new: tf.IndexedSlices(new, indices, gradient.dense_shape), 1, indices)
 
-    def to_dense(self, gradient: Any) -> Tensor:
-        return tf.convert_to_tensor(gradient)
-
-    def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
-        return tf.gather(dense, indices)
-
     def _merged(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         if not self._takes_host([indices, values], watched=[values] if differentiable else []):
             rows, segments = _unique(indices)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ..._api import torch_functions
 from ..._api.framework import Framework
@@ -109,14 +108,8 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return isinstance(value, torch.Tensor) and value.requires_grad
 
     def unsupported(self, gradient: Any) -> str | None:
-        if torch.compiler.is_compiling() or not isinstance(gradient, torch.Tensor):
-            return None
-        if gradient.is_nested:
-            return "a nested tensor. Pass its components instead: gradient.unbind()"
-        parts = conditions.inner_tensors(gradient)
-        if any(isinstance(part, FakeTensor) and not conditions.can_compute(part) for part in parts):
-            return "a FakeTensor outside its FakeTensorMode. Call unified_clip in this mode: `with gradient.fake_mode:`"
-        return None
+        is_nested = not torch.compiler.is_compiling() and isinstance(gradient, torch.Tensor) and gradient.is_nested
+        return "a nested tensor. Pass its components instead: gradient.unbind()" if is_nested else None
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
         if conditions.is_strided(gradient):
@@ -147,9 +140,6 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
 
     def to_dense(self, gradient: Any) -> Tensor:
         return gradient.to_dense()
-
-    def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
-        return dense[tuple(indices)]
 
     # -- paths
 

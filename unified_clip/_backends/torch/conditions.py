@@ -32,15 +32,6 @@ REAL = (*NARROW, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
 
 
-def can_compute(fake: FakeTensor) -> bool:
-    """Return whether PyTorch can combine a FakeTensor with new tensors.
-
-    The FakeTensorMode of `fake` must be active, or allow inputs that are not FakeTensors.
-    """
-    active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-    return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
-
-
 def is_expanded(tensor: Tensor) -> bool:
     """Return whether several elements of a tensor share memory.
 
