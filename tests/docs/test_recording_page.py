@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from support.page_examples import run
@@ -34,6 +34,22 @@ def test_the_commands_print_the_output_on_the_page(tmp_path: Path) -> None:
         outputs.append(run(tmp_path, "-m", "unified_clip", *arguments))
     texts = [re.sub(r"\d+\.\d{6,}", "#", text) for text in ("".join(outputs), printed)]
     assert texts[0] == texts[1]
+    lines = [json.loads(line) for line in (tmp_path / "old.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", FIELDS, re.DOTALL)]
+    for example, line in zip([each for each in examples if "step" in each], lines[:2], strict=True):
+        assert_is_in(example, line)
+    (code,) = re.findall(r"```python\n(.*?)```", FIELDS, re.DOTALL)
+    calls = [line for line in lines if "call" in line]
+    assert run(tmp_path, "-c", code) == "".join(f"{line['step']} {line['norm']}\n" for line in calls) != ""
+
+
+def assert_is_in(shortened: Any, line: Any) -> None:
+    """Lines on the page leave out fields. Numbers of other processors can differ by rounding."""
+    if isinstance(shortened, dict):
+        for key, value in shortened.items():
+            assert_is_in(value, line[key])
+    else:
+        assert line == (pytest.approx(shortened, rel=1e-5) if isinstance(shortened, float) else shortened)
 
 
 @pytest.mark.nightly
