@@ -11,6 +11,7 @@ from pathlib import Path
 from unified_clip._kit import markdown
 from unified_clip.config.formats import FORMATS, Format
 from unified_clip.config.formats.conditions import ANY, TYPE
+from unified_clip.config.formats.python_source import PythonFormat
 from unified_clip.facts.trainer_rows import Clip, Test
 
 UNSUPPORTED = Path(__file__).with_name("unsupported_settings.toml")
@@ -47,7 +48,8 @@ def files() -> str:
         [
             f"`{file_format.name}`",
             file_format.title,
-            ", ".join(kinds.get(kind, kind) for kind in file_format.kinds),
+            ", ".join(kinds.get(kind, kind) for kind in file_format.kinds)
+            + " (export only)" * isinstance(file_format, PythonFormat),
             file_format.newest,
             file_format.family,
         ]

@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 NEVER_RUN = (
-    "**On a GPU, only these two releases have run, so not TensorFlow, Paddle or MLX. unified_clip has never run "
+    "**On a GPU, nothing else has run: no TensorFlow, Paddle or MLX. unified_clip has never run "
     "on other GPUs, on several GPUs, or with its CUDA kernels.**"
 )
 
