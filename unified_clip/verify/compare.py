@@ -16,7 +16,7 @@ from ..recording.rounding import GROWTH, ROUNDING, distance, single, ulps_at
 from .explanation import FACTS, explain
 from .launch.outputs import ScriptRun
 from .named_recording import NormalizedRecording
-from .normalize import as_run, name_gradients, not_loaded_by, read
+from .normalize import as_run, find_networks, name_gradients, not_loaded_by, read
 from .rejections import oriented, reject_changing_outputs, reject_unpaired, reject_without_clip
 from .step_comparison import Number, Sensitivity, StepComparison, TensorComparison
 from .step_pairing import Parameters, StepPairing, sorted_distances, without_noise
@@ -70,12 +70,13 @@ def compare_steps(
     rows = list(_rows(pairing, recordings, steps))
     labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # file names without directories
     labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
-    orders = [*pairing.names], [*pairing.names.values()]
-    left, right = map(as_run, recordings, orders, labels)
+    found = find_networks(recordings, pairing.names)
+    networks = [[*each] for each in found], [[*each.values()] for each in found]
+    left, right = map(as_run, recordings, networks, labels)
     if any(row.beyond_rounding(max(max_ulp, ROUNDING)) for row in rows):
         others = [not_loaded_by(*each) for each in zip(recordings, (left, right), strict=True)]
         if not all(others):  # otherwise, the scripts can begin with the same weights
-            left, right = map(as_run, recordings, orders, labels, others)
+            left, right = map(as_run, recordings, networks, labels, others)
     findings = explain(pairing, (left, right), rows, max_ulp)
     return Verification(
         old,

@@ -124,17 +124,44 @@ def _agree(norm: float, other: float) -> bool:
     return math.isclose(norm, other, rel_tol=SAME_NORM) or (math.isnan(norm) and math.isnan(other))
 
 
-def as_run(result: NormalizedRecording, order: Sequence[str], name: str, not_loaded: Sequence[str] = ()) -> Run:
+def find_networks(recordings: Sequence[NormalizedRecording], names: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return {old name: new name} for each of several networks that have a clip and an optimizer of their own.
+
+    Gradients that either run clips together are of one network: the other run may clip it in groups. The clips do not
+    tell in which order the networks are trained.
+    """
+    counts = [Counter(each.step for each in side.optimizer_steps).values() for side in recordings]
+    if any(steps and max(steps) == 1 for steps in counts):
+        return []  # one optimizer trains all parameters
+    to_old = {}, {new: old for old, new in names.items()}
+    calls = [
+        {to_old[place].get(name, name) for name in line.parameters}
+        for place, side in enumerate(recordings)
+        for line in side.lines
+    ]
+    networks: list[set[str]] = []
+    for call in calls:
+        if len(call) > 1:
+            joined = [each for each in networks if each & call]
+            networks = [*(each for each in networks if each not in joined), call.union(*joined)]
+    if set().union(*calls) - set().union(*networks):
+        return []  # single gradients can be of any network
+    found = [{old: new for old, new in names.items() if old in network} for network in networks]
+    return sorted(filter(None, found), key=lambda network: [*names].index(next(iter(network))))
+
+
+def as_run(
+    result: NormalizedRecording, networks: Sequence[Sequence[str]], label: str, not_loaded: Sequence[str] = ()
+) -> Run:
     """Return the run that the engine compares: the clip calls, and for each step the tensors that the script yields.
 
-    order: The order of the parameters, which is that of the paired ones in the other run.
+    networks: The parameters of each network, by the names of this side. Each call of the script's function is one step
+        of each network.
+    label: The name of the run in reports.
     not_loaded: The parameters that do not begin with the values of --weights.
     """
     lines = [_in_layout_of_output(line, result) for line in result.lines]
-    # the clips of one step tell the networks apart, and not in which order they are trained
-    place_of = {each: place for place, each in enumerate(order)}
-    groups = sorted(_networks(lines), key=lambda group: min(place_of.get(name, len(place_of)) for name in group))
-    grouped = {each for group in groups for each in group}
+    grouped = {each for network in networks for each in network}
     found = []
     for step in range(1, result.steps + 1):
         recorded = [each for each in result.optimizer_steps if each.step == step]
@@ -150,11 +177,11 @@ def as_run(result: NormalizedRecording, order: Sequence[str], name: str, not_loa
         if len(recorded) > 1 and (settings := _common_settings(recorded)):
             base = base.model_copy(update={"settings": settings, "optimizer": recorded[0].optimizer})
         rest = [each for each in tensors if each not in grouped]
-        for place, group in enumerate(groups or [()]):
-            own = {each: tensors[each] for each in [*group, *(() if place else rest)] if each in tensors}
+        for place, network in enumerate(networks or [()]):
+            own = {each: tensors[each] for each in [*network, *(() if place else rest)] if each in tensors}
             changes = {"step": step, "parameters": tuple(own), "tensors": own, "rates": {}, "place": None}
             found.append(base.model_copy(update={**changes, "calls": calls, "losses": ()}))
-    update = {"lines": lines, "optimizer_steps": tuple(found), "name": name, "logged": result.logged}
+    update = {"lines": lines, "optimizer_steps": tuple(found), "name": label, "logged": result.logged}
     return Run(result.recorded.model_copy(update=update))
 
 
@@ -198,14 +225,6 @@ def _direction(gradient: Float64s) -> Float64s:
     """A clip changes the size of a gradient, and keeps its direction."""
     norm = norm_of(gradient)
     return gradient / norm if norm and math.isfinite(norm) else gradient
-
-
-def _networks(lines: Sequence[RecordedCall]) -> list[tuple[str, ...]]:
-    """Return the parameters of each clip call, if the calls clip several parameters each, and none in common."""
-    groups = list(dict.fromkeys(tuple(line.parameters) for line in lines if len(line.parameters) > 1))
-    names = [name for group in groups for name in group]
-    are_separate = len(names) == len(set(names)) and all(set(line.parameters) <= {*names} for line in lines)
-    return groups if are_separate else []
 
 
 def _common_settings(steps: Sequence[OptimizerStep]) -> dict[str, Any]:

@@ -114,6 +114,7 @@ def test_each_step_shows_that_one_side_clips_after_the_optimizer(
     data = verify_as_json(tmp_path, capsys, old, new)
     assert cause_kinds(data) == ["clipping after the step"]
     assert values(data, "clipping after the step") == ("before the step", "after the step")
+    assert {"old.py:step", "new.py:step"} <= {*data["findings"][0]["text"].replace(",", "").split()}
 
 
 def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

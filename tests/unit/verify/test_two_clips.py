@@ -201,3 +201,63 @@ BACKWARD, CLIPS, STEPPED = (
 def test_another_mistake_in_one_of_two_clips_is_named(compare_scripts: Any, clip: str, mistake: str) -> None:
     for clips in ([clip, all_gradients("maker")], [all_gradients("maker"), clip]):
         assert cause_kinds(compare_scripts(OLD, script(*clips))) == [mistake]
+
+
+ONE_CLIP = """both = uc.clip_by_global_norm({**critic, **maker}, 0.5)[0]
+        critic, maker = ({name: both[name] for name in net} for net in (critic, maker))"""
+TWO_GROUPS = script(all_gradients("critic"), all_gradients("maker").replace("0.75", "0.5"))
+
+OPTIMIZER = "optimizer = torch.optim.SGD(net.values(), 0.25, 0.5)"
+STEP_OF_OPTIMIZER = """
+import torch
+import unified_clip.torch as uc
+
+def step(weights, batches):
+    net = {name: torch.nn.Parameter(torch.from_numpy(value.copy())) for name, value in weights.items()}
+    critic, maker = ([p for n, p in net.items() if n.startswith(each)] for each in ("critic", "maker"))
+    OPTIMIZER
+    for batch in batches:
+        x = torch.tensor(batch["x"]).mean()
+        optimizer.zero_grad()
+        (sum((p * x + 1).square().sum() for p in critic) + sum((p - x).square().sum() for p in maker)).backward()
+        for number, group in enumerate(GROUPS):
+            uc.GradientClipByGlobalNorm(LIMITS[number]).clip_(group)
+        optimizer.step()
+        yield net, {name: p.grad for name, p in net.items()}
+"""
+
+
+def one_optimizer(groups: str, *limits: float) -> str:
+    """Clip each group by its own norm."""
+    return STEP_OF_OPTIMIZER.replace("OPTIMIZER", OPTIMIZER).replace("GROUPS", groups).replace("LIMITS", str(limits))
+
+
+@pytest.mark.usefixtures("quick_pytorch_workers")
+@pytest.mark.parametrize(
+    ("in_groups", "together"),
+    [
+        (TWO_GROUPS, script(ONE_CLIP)),
+        pytest.param(
+            one_optimizer("[critic, maker]", 0.5, 0.5), one_optimizer("[net.values()]", 0.5), marks=needs_torch
+        ),
+    ],
+)
+def test_groups_that_the_other_run_clips_together_are_no_networks(
+    compare_scripts: Any, in_groups: str, together: str
+) -> None:
+    """The function makes one step, with any number of clips."""
+    for scripts in ((in_groups, together), (together, in_groups)):
+        data = compare_scripts(*scripts)
+        assert cause_kinds(data) == ["per group for global"]
+        assert {each["step"] for each in data["findings"]} == {1}
+
+
+@needs_torch
+@pytest.mark.usefixtures("quick_pytorch_workers")
+def test_one_optimizer_can_replace_one_for_each_network(compare_scripts: Any) -> None:
+    single = one_optimizer("[critic, maker]", 0.5, 0.75)
+    several = single.replace(OPTIMIZER, "optimizers = [torch.optim.SGD(each, 0.25, 0.5) for each in (critic, maker)]")
+    for call in ("zero_grad", "step"):
+        several = several.replace(f"optimizer.{call}()", f"for each in optimizers: each.{call}()")
+    data = compare_scripts(several, single)
+    assert (data["same"], data["findings"]) == (True, [])
