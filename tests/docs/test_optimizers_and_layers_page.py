@@ -162,17 +162,46 @@ def test_momentum_with_the_code_of_the_page_follows_a_schedule_as_in_keras(folde
     assert "keeps earlier learning rates" in texts(wrong)
 
 
-SCHEDULES = re.findall(r"^\| `(\w+\(.*?\))` \| `(lambda t: .*?)`", PAGE, re.MULTILINE)
+CALL = r"`(\w+\(.*?\))` "
+ROWS = re.findall(rf"^\| (?:{CALL})?\| (?:{CALL}|(the same) )?\| `(lambda t: .*?)`", PAGE, re.MULTILINE)
+OF_KERAS = [(keras, factor) for keras, _, _, factor in ROWS if keras]
+OF_PADDLE = [(paddle or keras, factor) for keras, paddle, is_same, factor in ROWS if paddle or is_same]
 (ADAGRAD,) = re.findall(r"`(torch\.optim\.Adagrad\(.*\))`", PAGE)
 GRADIENTS = [[0.5, -2.0], [0.25, 1.0], [-3.0, 1e-5]]
 
-RATES = f"""
-import keras, math
+RATES = """
+import math
 import numpy as np
 
-r, s, n, q, end, power = 0.1, 0.05, 4, 0.8, 0.001, 2.0
-pairs = [{", ".join(f"(keras.optimizers.schedules.{schedule}, {factor})" for schedule, factor in SCHEDULES)}]
-np.save("rates.npy", [[[float(schedule(t)), r * factor(t)] for t in range(12)] for schedule, factor in pairs])
+r, s, n, q, end, power, d, start = 0.1, 0.05, 4, 0.8, 0.001, 2.0, 16, 1e-5
+{code}
+np.save("rates.npy", [[[rate, r * factor(t)] for t, rate in enumerate(rates)] for rates, factor in pairs])
+"""
+
+KERAS_RATES = f"""
+import keras
+
+def rates(schedule):
+    return [float(schedule(t)) for t in range(12)]
+
+pairs = [{", ".join(f"(rates(keras.optimizers.schedules.{schedule}), {factor})" for schedule, factor in OF_KERAS)}]
+"""
+
+PADDLE_RATES = f"""
+import paddle
+
+schedule, f = paddle.optimizer.lr.StepDecay(r, n, q), lambda t: q ** (t // n)
+
+def rates(schedule):
+    weight = paddle.create_parameter([1], "float32")
+    optimizer = paddle.optimizer.SGD(schedule, parameters=[weight])
+    for _ in range(30):
+        yield optimizer.get_lr()
+        weight.sum().backward()
+        optimizer.step()
+        schedule.step()
+
+pairs = [{", ".join(f"(rates(paddle.optimizer.lr.{schedule}), {factor})" for schedule, factor in OF_PADDLE)}]
 """
 
 ADAGRAD_OLD = f"""
@@ -207,7 +236,7 @@ def runs(folder: Path) -> Path:
     rmsprop = "tf.train.RMSPropOptimizer(0.01, decay=0.99, epsilon=1e-5)"
     record(
         folder,
-        rates=RATES,
+        rates=RATES.format(code=KERAS_RATES),
         adagrad_old=ADAGRAD_OLD,
         bert_old=SESSION.format(optimizer=bert, code=BERT),
         rmsprop_old=SESSION.format(optimizer=rmsprop, code=""),
@@ -229,6 +258,15 @@ def test_the_functions_for_schedules_have_the_rates_of_keras(runs: Path) -> None
     of_keras, of_page = np.moveaxis(np.load(runs / "rates.npy"), -1, 0)
     assert of_keras.shape == (5, 12)
     np.testing.assert_allclose(of_page, of_keras, rtol=1e-5)
+
+
+def test_the_functions_for_schedules_have_the_rates_of_paddle(tmp_path: Path) -> None:
+    if find_spec("paddle") is None:
+        pytest.skip("Paddle is not installed")
+    run(tmp_path, "-c", RATES.format(code=PADDLE_RATES))
+    of_paddle, of_page = np.moveaxis(np.load(tmp_path / "rates.npy"), -1, 0)
+    assert of_paddle.shape == (5, 30)
+    np.testing.assert_allclose(of_page, of_paddle, rtol=1e-12)
 
 
 def test_the_class_without_bias_correction_has_the_updates_of_bert(runs: Path) -> None:

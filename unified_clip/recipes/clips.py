@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from .run import Clip, Run, Threshold
 
 SCALE = "scale of the clipped gradients"
 RULES = {"global": "norm", "each": "norm", "slices": "norm of each slice", "value": "value"}
+
+GROUPINGS = ("per tensor for global", "per group for global")
 
 AGREE = 64 * 2.0**-24
 """Norms and coefficients that differ by a smaller fraction agree."""
@@ -54,6 +57,8 @@ def compare_clips(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
     yield from (each for each in repeated_clips(a, b, both) if not (is_other and each.field == "clips of a step"))
     settings = (_rule, _scale, _threshold, _order, _eps, _norm)
     found = [each for compare in settings for each in _collected(a, b, clipped, compare)]
+    if any(each.kind in GROUPINGS and each.fix for each in parameters):  # with code that has the eps, too
+        found = [each._replace(fix="") if each.kind == "another eps of the clip" else each for each in found]
     yield from found or _collected(a, b, clipped, _coefficient)
     yield from unreached(a, b, both)
 
@@ -112,10 +117,9 @@ def _groups(a: Run, b: Run, pairs: Sequence[Pair], clipped: Sequence[Both]) -> I
         kind, names = "another rule", (f"{counts[finer]} groups", f"{counts[1 - finer]} groups")
     if per_tensor and min(counts) > 1:
         kind, names = "another rule", ("each gradient", f"{counts[1 - finer]} groups of gradients")
-    sentence = (
-        f"{fine.name} clips {names[0]} by its own norm, and {coarse.name} clips {names[1]} by "
-        f"{'their total norm' if min(counts) == 1 else 'the total norms of the groups'}"
-    )
+    parts = names[0] if per_tensor else f"each of {names[0]}"
+    norm = "their total norm" if min(counts) == 1 else "the total norms of the groups"
+    sentence = f"{fine.name} clips {parts} by its own norm, and {coarse.name} clips {names[1]} by {norm}"
     values = in_order(*names, finer == 0)
     fix = _group_fix(a, b, number, kind, finer == 0)
     yield Finding(number, kind, "gradients that share a norm", values[0], values[1], sentence, fix)
@@ -170,7 +174,13 @@ def _group_fix(a: Run, b: Run, number: int, kind: CauseKind, old_is_finer: bool)
     rule = "global"
     if old_is_finer:
         rule = "each" if kind == "per tensor for global" else "groups"
-    return f"Change the clip of {b.name}: `{code(rule, old, new, _constant_threshold(a))}`"
+    return _change(b, code(rule, old, new, _constant_threshold(a)))
+
+
+def _change(run: Run, code: str) -> str:
+    """Return advice to write this code, with the import that it needs."""
+    module = re.search(r"unified_clip(\.[a-z]+)?(?=\.)", code)
+    return f"Change the clip of {run.name}: `{code}`{f', with `import {module[0]}`' if module else ''}"
 
 
 def _constant_threshold(run: Run) -> str:
@@ -268,7 +278,7 @@ def _setting_fix(a: Run, b: Run, found: Found, old: Clip, new: Clip) -> str:
     is_passed = old.line.passed_norm is not None or new.line.passed_norm is not None
     if found.kind == "another eps of the clip" and not is_passed:  # other functions compute another norm
         rule = "each" if len(old.group) == 1 and old.line.rule != "global" else "global"
-        return f"Change the clip of {b.name}: `{code(rule, old, new, _constant_threshold(a))}`"
+        return _change(b, code(rule, old, new, _constant_threshold(a)))
     return ""
 
 

@@ -274,7 +274,8 @@ def _parts_of_one_clip(run: Run, other: Run, first: Both, side: int) -> Finding 
     is_loop = set(counts) == {1}
     kind: CauseKind = "per tensor for global" if is_loop else "per group for global"
     parts = "each gradient" if is_loop else f"{len(clips)} groups of gradients"
-    sentence = f"{run.name} clips {parts} by its own norm, and {other.name} clips all gradients by their total norm"
+    each = parts if is_loop else f"each of {parts}"
+    sentence = f"{run.name} clips {each} by its own norm, and {other.name} clips all gradients by their total norm"
     old, new = in_order(parts, "all gradients", side == 0)
     return Finding(first.number, kind, "gradients that share a norm", old, new, sentence)
 

@@ -133,10 +133,10 @@ def find_networks(recordings: Sequence[NormalizedRecording], names: Mapping[str,
     counts = [Counter(each.step for each in side.optimizer_steps).values() for side in recordings]
     if any(steps and max(steps) == 1 for steps in counts):
         return []  # one optimizer trains all parameters
-    to_old = {}, {new: old for old, new in names.items()}
+    to_old: Sequence[Mapping[str, str]] = {}, {new: old for old, new in names.items()}
     calls = [
-        {to_old[place].get(name, name) for name in line.parameters}
-        for place, side in enumerate(recordings)
+        {table.get(name, name) for name in line.parameters}
+        for table, side in zip(to_old, recordings, strict=True)
         for line in side.lines
     ]
     networks: list[set[str]] = []

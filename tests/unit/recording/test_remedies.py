@@ -35,24 +35,25 @@ def schedule(settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "code"),
+    ("old", "new", "code", "module"),
     [
-        (total(PADDLE), groups(TORCH), CLIP.format("torch", "model.parameters()")),
-        (total(TORCH), groups(TORCH), "torch.nn.utils.clip_grad_norm_(model.parameters(), 1)"),
-        (total(TORCH), loop(OPTAX), "unified_clip.jax.clip_grad_norm_(gradients, 1)"),
-        (total(OPTAX), groups(PADDLE), CLIP.format("paddle", "model.parameters()")),
-        (groups(PADDLE), total(TORCH), f"for group in optimizer.param_groups: {LOOP}"),
-        (groups(TORCH), total(OPTAX), JAX_LOOP),
-        (loop(TORCH), total(KERAS), CONFIG),
-        (loop(OPTAX), total(KERAS), "clipnorm=1"),
-        (total(OPTAX), loop(KERAS), "global_clipnorm=1"),
+        (total(PADDLE), groups(TORCH), CLIP.format("torch", "model.parameters()"), "unified_clip.torch"),
+        (total(TORCH), groups(TORCH), "torch.nn.utils.clip_grad_norm_(model.parameters(), 1)", ""),
+        (total(TORCH), loop(OPTAX), "unified_clip.jax.clip_grad_norm_(gradients, 1)", "unified_clip.jax"),
+        (total(OPTAX), groups(PADDLE), CLIP.format("paddle", "model.parameters()"), "unified_clip.paddle"),
+        (groups(PADDLE), total(TORCH), f"for group in optimizer.param_groups: {LOOP}", "unified_clip.torch"),
+        (groups(TORCH), total(OPTAX), JAX_LOOP, "unified_clip.jax"),
+        (loop(TORCH), total(KERAS), CONFIG, "unified_clip"),
+        (loop(OPTAX), total(KERAS), "clipnorm=1", ""),
+        (total(OPTAX), loop(KERAS), "global_clipnorm=1", ""),
     ],
 )
 def test_the_advice_gives_the_second_run_the_rule_and_the_eps_of_the_first(
-    compare_runs: Any, old: list[dict[str, Any]], new: list[dict[str, Any]], code: str
+    compare_runs: Any, old: list[dict[str, Any]], new: list[dict[str, Any]], code: str, module: str
 ) -> None:
     fixes = [each.fix for each in compare_runs(old, new).findings if each.field == "gradients that share a norm"]
-    assert fixes == [f"Change the clip of b.jsonl: `{code}`"]
+    written = f"`{code}`, with `import {module}`" if module else f"`{code}`"
+    assert fixes == [f"Change the clip of b.jsonl: {written}"]
 
 
 def test_the_advice_has_the_threshold_of_the_first_run_unless_it_changes(compare_runs: Any) -> None:
@@ -60,7 +61,13 @@ def test_the_advice_has_the_threshold_of_the_first_run_unless_it_changes(compare
     assert advice == [f"Change the clip of b.jsonl: `global_clipnorm={each}`" for each in ("1", "c")]
 
 
-def test_a_line_that_mends_two_differences_stands_once(compare_runs: Any) -> None:
-    findings = compare_runs(total(PADDLE), groups(TORCH)).findings
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(total(PADDLE), groups(TORCH)), (groups(TORCH), total(PADDLE)), (loop(TORCH), total(PADDLE))],
+)
+def test_a_line_that_mends_two_differences_stands_once(
+    compare_runs: Any, old: list[dict[str, Any]], new: list[dict[str, Any]]
+) -> None:
+    findings = compare_runs(old, new).findings
     assert [each.field for each in findings] == ["gradients that share a norm", "eps of the clip"]
     assert [bool(each.fix) for each in findings] == [True, False]
