@@ -110,13 +110,9 @@ def _groups(a: Run, b: Run, pairs: Sequence[Pair], clipped: Sequence[Both]) -> I
     ]
     per_tensor = all(len(group) == 1 for group in singles)
     kind: CauseKind = "per tensor for global" if per_tensor else "per group for global"
-    names = ("each gradient", "all gradients")
-    if not per_tensor:
-        names = (f"{counts[finer]} groups of gradients", "all gradients")
-    if min(counts) > 1 and not per_tensor:
-        kind, names = "another rule", (f"{counts[finer]} groups", f"{counts[1 - finer]} groups")
-    if per_tensor and min(counts) > 1:
-        kind, names = "another rule", ("each gradient", f"{counts[1 - finer]} groups of gradients")
+    names = ("each gradient" if per_tensor else f"{counts[finer]} groups of gradients", "all gradients")
+    if min(counts) > 1:
+        kind, names = "another rule", (names[0], f"{counts[1 - finer]} groups of gradients")
     parts = names[0] if per_tensor else f"each of {names[0]}"
     norm = "their total norm" if min(counts) == 1 else "the total norms of the groups"
     sentence = f"{fine.name} clips {parts} by its own norm, and {coarse.name} clips {names[1]} by {norm}"
