@@ -119,7 +119,7 @@ class _JudgedClips:
     accepted: list[Finding] = field(default_factory=list)
     clips: list[Clip] = field(default_factory=list)
     unverified: list[ClipUse] = field(default_factory=list)
-    """The ignored clips that do not satisfy `check.require`."""
+    """The ignored and accepted clips that do not satisfy `check.require`."""
 
 
 def _judge_all(
@@ -150,7 +150,8 @@ def _judge_all(
         result, finding = judge.judge(use, nearest=nearest or bool(allowed))
         entries.use("nearest", *(index for index, _ in allowed if result != "same"))
         result = add(use, finding) if finding is not None else result
-        judged.unverified += [use] if result == "ignored" and not shows_clip(entries, use) else []
+        is_unsure = result == "accepted" or (result == "ignored" and not shows_clip(entries, use))
+        judged.unverified += [use] if is_unsure else []
         results.append((use, result))
     of_settings = {(use.path, use.line): result for use, result in results if not use.settings}
     for use, result in results:
@@ -192,7 +193,7 @@ def _read(
     readers = settings.Readers(project, config, entries, sources, uses)
     uses = [*uses, *_settings(readers, files, others, file_uses.uses, configurations)]
     of_sources = list(notebooks.with_cells(uses))
-    file_uses.uses = [*_without_left(file_uses, of_sources, project, entries.root)]
+    file_uses.uses = _without_left(file_uses, of_sources, project, entries.root)
     file_uses.sources = len({use.path for use in of_sources} & {use.path for use in file_uses.uses})
     return file_uses
 
@@ -264,11 +265,10 @@ def _notes_on_other_files(file_uses: FoundClips) -> Iterator[str]:
         yield f"{shown(path)} {sets} no clip: {why} Also check the file or script that sets the clip."
 
 
-def _without_left(
-    file_uses: FoundClips, of_sources: Sequence[ClipUse], project: Project, root: Path
-) -> Iterator[ClipUse]:
-    """Leave out the clips whose threshold another checked file or trainer sets, with a note."""
-    uses = [*file_uses.uses, *of_sources]
+def _without_left(file_uses: FoundClips, of_sources: Sequence[ClipUse], project: Project, root: Path) -> list[ClipUse]:
+    """Leave out the clips whose threshold another checked file or trainer sets, with a note. If that file clips, the
+    script is one of its users."""
+    uses, kept, users = [*file_uses.uses, *of_sources], list[ClipUse](), dict[int, list[Path]]()
     own = {use.path for use in of_sources if use.is_own}
     has_trainer = any(use.format in BY_TRAINER or use.package in BY_TRAINER for use in uses)
     for use in uses:
@@ -277,18 +277,20 @@ def _without_left(
             files = _files_that_set(use, uses, root, is_hydra=b"hydra" in project.read(use.path))
             if files and (use.path not in own or all(each.config and is_off(each.config) for each in files)):
                 note = SET_IN_FILES.format(files=" and ".join(dict.fromkeys(map(_line, files))))
+                for each in files:
+                    users.setdefault(id(each), []).extend([use.path] if each.config and not is_off(each.config) else [])
         if note:
             file_uses.notes.append(f"{_line(use)} {use.clip}: {note}")
             file_uses.elsewhere.append(use.path)
         else:
-            yield use
+            kept.append(use)
+    return [replace(use, users=(*use.users, *users.get(id(use), ()))) for use in kept]
 
 
 def _files_that_set(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_hydra: bool) -> Sequence[ClipUse]:
     """Return the clips in files from which the arguments of a trainer such as `Trainer(**cfg.trainer)` come, if all of
     them are known."""
     files = _files_of_trainer(use, uses, root, is_hydra=is_hydra)
-    files = [each for each in files if _sets_clip(each) or not use.is_set_outside]
     return files if all(each.config is not None for each in files) else []
 
 
@@ -312,7 +314,3 @@ def _files_of_trainer(use: ClipUse, uses: Sequence[ClipUse], root: Path, *, is_h
     if near or not is_hydra:
         return near
     return [each for each in of_trainer if CONFIGURATIONS.match(patterns.relative(each.path, root))]
-
-
-def _sets_clip(use: ClipUse) -> bool:
-    return use.has_key or (use.config is not None and is_off(use.config))

@@ -139,12 +139,6 @@ class ClipUse:
     by_default: bool = False
     """Whether the clip is the trainer's default, because the file sets no clip key."""
 
-    has_key: bool = False
-    """Whether a trainer's file has a clip key, even if the value is null."""
-
-    is_set_outside: bool = False
-    """Whether a trainer such as LightningCLI reads the threshold from a file or the command line."""
-
     set_elsewhere: str = ""
     """A sentence about the place that sets the clip, if another file sets it."""
 

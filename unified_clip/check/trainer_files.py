@@ -172,7 +172,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         place_of_error = int(line[1]) if line else 1
         return replace(use, line=place_of_error, why_unknown=why, values=values, engine="")
     is_default = bool(unset) or not place
-    return replace(use, config=config, by_default=is_default, has_key=bool(place))
+    return replace(use, config=config, by_default=is_default)
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:

@@ -217,7 +217,7 @@ def _with_settings(
         rules = [each for each in settings() if each.keyword == option == MAX_GRAD_NORM]
         rule = next((each for each in rules if use.keywords["package"] in each.packages), None)
         config = ClipConfig(rule=rule.rule, family=rule.family, threshold=1.0) if rule and rule.rule else None
-        return use(why_unknown=why, is_set_outside=True, option=option, rule=config)
+        return use(why_unknown=why, option=option, rule=config)
     if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
         trainer, _, argument = site.name.rstrip("=)").partition("(")
         default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")

@@ -38,7 +38,8 @@ OTHERS = ("numpy", "scipy", "sympy")
 ENGINES = {"colossalai", "deepspeed"}
 """The packages of engines, which clip as their configuration files say."""
 
-KERAS = {"keras", "keras_core", "keras_hub", "tensorflow", "tf_keras"}
+FITTING = {"keras", "keras_core", "keras_hub", "lightning", "pytorch_lightning", "tensorflow", "tf_keras"}
+"""The packages whose objects train by the method `fit`."""
 
 WITHOUT_CLIP = "The file trains: it calls {code}. Neither this file nor a checked file that it imports has a clip."
 CLIP_HERE = (
@@ -47,8 +48,8 @@ CLIP_HERE = (
 )
 
 NOT_COUNTED = (
-    "These ignored clips do not satisfy the pattern: {places}. If the effect of a clip is unknown, its entry of "
-    "check.ignore needs a rule or a threshold."
+    "These ignored or accepted clips do not satisfy the pattern: {places}. To let a clip of unknown effect satisfy it, "
+    "add the clip to check.ignore with a rule or a threshold."
 )
 
 
@@ -111,14 +112,18 @@ def each(entries: Entries, project: Project, files: Sequence[Path], file_uses: F
 
 
 def _training(module: Module) -> ast.Call | None:
-    """Return the first call that computes gradients or starts a trainer, or None."""
+    """Return the first call that computes gradients or starts a trainer, such as `Trainer(...).train()`, or None."""
     if module.packages & ENGINES:
         return None
-    has_trainer = bool(module.packages & KERAS) or any(setting_of(module.full_name(call.func)) for call in module.calls)
+    fits = bool(module.packages & FITTING) or any(setting_of(module.full_name(call.func)) for call in module.calls)
     for call in module.calls:
-        package = module.full_name(call.func).partition(".")[0]
-        name, is_method = last_name(call.func), isinstance(call.func, ast.Attribute)
-        if (name in GRADIENTS and package not in OTHERS) or (name == "fit" and is_method and has_trainer):
+        package, name = module.full_name(call.func).partition(".")[0], last_name(call.func)
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        owner = owner.func if isinstance(owner, ast.Call) else owner
+        starts = name == "LightningCLI"
+        if owner is not None:
+            starts = (name == "fit" and fits) or (name == "train" and last_name(owner).lower().endswith("trainer"))
+        if starts or (name in GRADIENTS and package not in OTHERS):
             return call
     return None
 
