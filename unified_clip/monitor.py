@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Protocol
 
-from .errors import NothingClippedError
 from .recorder.guard import Hook
 
 __all__ = ["Clipped", "metrics"]
@@ -51,14 +49,4 @@ def metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
 
 
 HOOK = Hook("metrics", "The metrics of a clip are not logged")
-
-
-def observed_metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
-    """Return the metrics, or {} before the first clip and after an error, which must not end the training."""
-
-    def read() -> dict[str, float]:
-        with suppress(NothingClippedError):  # such as while gradients accumulate
-            return metrics(clip, prefix)
-        return {}
-
-    return HOOK.run(read) or {}
+"""Reads and logs metrics in callbacks: an error must not end the training."""

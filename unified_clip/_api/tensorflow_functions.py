@@ -109,7 +109,7 @@ def clip_by_norm(
             is None.
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         axes: The axes that each slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the
-            end. None means all axes.
+            end. None means all axes. With some of several sparse axes, the call needs memory for the dense tensor.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: As in `clip_grad_norm_`.
 
@@ -136,17 +136,17 @@ def clip_by_norm(
             gradients, writer = collect(backend, t, "clip_by_norm", spec=spec, measures="each")
         else:
             gradients, writer = from_tree(backend, containers.flatten(backend, t), differentiable=True, spec=spec)
-            rows = gradients.sparse[0] if gradients.values else None
-            if rows is not None and rows.sparse_axes > 1:  # a slice can have elements in several rows
-                assert backend.sparse is not None
-                dense = backend.sparse.to_dense(rows.restore(rows.values))
-                return rows.restore(
-                    backend.sparse.stored(clip_by_norm(framework, dense, clip_norm, axes), rows.indices)
-                )
         threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
         along = None
         if axes is not None and gradients.values:
-            along = validation.axes(axes, gradients.shape(0))
+            along, rows = list(validation.axes(axes, gradients.shape(0))), gradients.sparse[0]
+            if rows is not None and backend.sparse is not None and rows.sparse_axes > 1:
+                inner = [axis - rows.sparse_axes + 1 for axis in along if axis >= rows.sparse_axes]
+                if 0 < len(along) - len(inner) < rows.sparse_axes:  # a slice has elements in some rows
+                    dense = backend.sparse.to_dense(rows.restore(rows.values))
+                    clipped = clip_by_norm(framework, dense, clip_norm, axes)
+                    return rows.restore(backend.sparse.stored(clipped, rows.indices))
+                along = [0, *inner] if len(along) > len(inner) else inner
         rule.clip(gradients, ClipRule("norm", rule.TENSORFLOW, threshold, axes=along))
         return writer.result()
 

@@ -88,6 +88,8 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
     """
     if type(condition) is bool:
         return yes if condition else no
+    if isinstance(condition, np.ndarray):  # a list in the state of a user's rule
+        return np.where(condition, yes, no)
     number = next((value for value in (yes, no, condition) if isinstance(value, Number)), None)
     if number is not None:
         xp = number.xp

@@ -159,5 +159,5 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         """Add `grad_norm_clipped`, `clip_coef` and `clip_rate` to the logs, and to the trainer's `log_history`."""
         if "loss" not in logs or not self._has_clipped:
             return
-        logs.update(monitor.observed_metrics(self) | logs)
+        logs.update((monitor.HOOK.run(lambda: monitor.metrics(self)) or {}) | logs)
         state.log_history[-1].update(logs)

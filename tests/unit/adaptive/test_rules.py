@@ -19,6 +19,7 @@ from hypothesis.strategies import booleans, fixed_dictionaries, floats, integers
 from support import adaptive
 
 from unified_clip import ClipConfig
+from unified_clip import adaptive as functions
 from unified_clip._compute.host import HOST
 from unified_clip._core.path import DevicePrimitives
 from unified_clip.adaptive import AGC, EmaRatio, Percentile, ZClip
@@ -318,3 +319,19 @@ def test_the_error_about_a_parameter_of_six_axes_has_two_remedies() -> None:
     assert (excluded["block.relative"] == 1).all()
     assert (excluded["block.kernel"] < 0.1).all()
     assert all((array < 0.1).all() for array in clip("timm").values())
+
+
+class Window:
+    """A rule of a user with a list in its state."""
+
+    def init(self) -> dict[str, Any]:
+        return {"norms": [1.0, 2.0, 3.0]}
+
+    def threshold(self, state: Any, norm: Any, step: Any) -> tuple[Any, Any]:
+        return 1.0, {"norms": functions.minimum(state["norms"], norm)}
+
+
+def test_the_state_of_a_users_rule_can_have_lists() -> None:
+    rule, grads = Window(), [np.array([1.5])]
+    state = functions.clip_by_global_norm(grads, rule, functions.initial_state(rule, grads))[2]
+    assert functions.read_state(rule, state) == {"steps": 1.0, "norms": [1.0, 1.5, 1.5]}

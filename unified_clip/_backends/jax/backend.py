@@ -135,7 +135,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return self.from_host(kernels.storage(dense)[0], self.dtype(gradient))
 
     def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
-        return dense[tuple(indices.T)]
+        return dense.at[tuple(indices.T)].get(mode="fill", fill_value=0)  # 0 for padding
 
     # -- paths
 

@@ -57,6 +57,10 @@ def _device_path(backend: PaddleBackend, inputs: Inputs) -> Path:
     return DevicePath(backend, list(map(Dense, inputs.tensors)), inputs.differentiable)
 
 
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.astype("float32") if tensor.dtype == paddle.float16 else tensor  # for operations that lack float16
+
+
 class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
     name = "paddle"
     writable = True
@@ -161,10 +165,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, DevicePrimitives):
         return CoalescedSparse(values, restore, indices.shape[0], indices)
 
     def to_dense(self, gradient: Any) -> Tensor:
-        return gradient.to_dense()
+        wide = paddle._C_ops.sparse_sparse_coo_tensor(_widened(gradient.values()), gradient.indices(), gradient.shape)
+        return wide.to_dense().astype(gradient.dtype)
 
     def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
-        return paddle.gather_nd(dense, indices.transpose([1, 0]))
+        return paddle.gather_nd(_widened(dense), indices.transpose([1, 0])).astype(dense.dtype)
 
     # -- distributed gradients
 
