@@ -147,7 +147,8 @@ class ClipEvent:
         is_shared = clip.n is None and len(names) == len(clip.group)  # the total norm is measured next
         self._put_norms(backend, gradients, p, fields, "norm", clip.path if is_shared else None)
         self._put_norms(backend, weights, p, fields, "weight")
-        self._put_samples(clip.path, backend, gradients, fields, "sample")
+        dense = {name: gradients[name] for name, index in names.items() if not clip.gradients.is_sparse(index)}
+        self._put_samples(clip.path, backend, dense, fields, "sample")
         self._put_samples(clip.path, backend, weights, fields, "weight_sample")
         for name in weights.keys() & new if not self.in_graph else ():
             self._put_sums(backend, weights[name], fields[name])
@@ -175,7 +176,7 @@ class ClipEvent:
         for name, tensor in tensors.items():
             shape, dtype = fields[name]["shape"], backend.dtype(tensor)
             is_whole = None not in shape and list(backend.shape(tensor) or ()) == list(shape)
-            if not is_whole or dtype in COMPLEX:  # a sparse gradient has only some rows
+            if not is_whole or dtype in COMPLEX:
                 continue
             places = positions(tuple(shape))
             if path.on_host:
