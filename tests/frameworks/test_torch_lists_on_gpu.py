@@ -143,12 +143,14 @@ def test_lists_of_several_devices_have_the_bits_of_one(
     results = [[torch.empty_like(each) for each in tensors] for _ in range(2)]
     coefs = torch.linspace(0.1, 1, len(tensors), dtype=torch.float64)
     for coef in (coefs, coefs[0]):
-        whole.scale(coef, results[0])
-        halves.scale(coef, results[1])
+        whole.scale(coef, results[0])()
+        halves.scale(coef, results[1])()
         assert_same(*results)
-    whole.clamp(-0.3, 0.2, results[0])
-    halves.clamp(-0.3, 0.2, results[1])
+    scaled = [each.clone() for each in results[0]]
+    whole.clamp(-0.3, 0.2, results[0])()
+    halves.clamp(-0.3, 0.2, results[1])()
     assert_same(*results)
+    assert not any(map(torch.equal, scaled, results[0]))
     assert halves.clip(2, 1.0, 0.0, False) is None
 
 

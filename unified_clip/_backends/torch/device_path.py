@@ -17,7 +17,7 @@ from ..._core.path import Change, Path
 from ..._core.types import Scalar, Tensor, Write
 from . import conditions, gpu_lists, kernel_operators, operations, releases
 from .conditions import PLAIN
-from .gpu_lists import GpuLists
+from .gpu_lists import GpuLists, Launch
 from .primitives import PER_TENSOR_PRIMITIVES, PRIMITIVES, TorchPrimitives
 
 
@@ -88,7 +88,7 @@ class TorchPath(DevicePath):
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self._fits(coef) and self._on_gpu is not None:
-            return self._launch(functools.partial(self._on_gpu.scale, coef))
+            return self._launch(self._on_gpu.scale(coef))
         is_supported = self._fits(coef) and self._backend.may_launch and kernel_operators.supports(self._tensors)
         if not (is_supported and kernel_operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
@@ -102,17 +102,17 @@ class TorchPath(DevicePath):
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
         if _has_tensor(low, high) or self._on_gpu is None:
             return super().prepare_clamp(low, high)
-        return self._launch(functools.partial(self._on_gpu.clamp, low, high))
+        return self._launch(self._on_gpu.clamp(low, high))
 
-    def _new_tensors(self, write_to: Callable[[Sequence[Tensor]], None]) -> list[Tensor]:
+    def _new_tensors(self, launch_into: Callable[[Sequence[Tensor]], Launch]) -> list[Tensor]:
         results = [torch.empty_like(tensor) for tensor in self._tensors]
-        write_to(results)
+        launch_into(results)()
         return results
 
     def _fits(self, coef: Scalar) -> bool:
         return bool(coef.dim() == self._is_per_tensor)
 
-    def _launch(self, launch: Callable[[], None]) -> list[Write]:
+    def _launch(self, launch: Launch) -> list[Write]:
         bump = functools.partial(releases.increment_versions, self._tensors)
         return [Write(bump, lambda: None), Write(launch)]
 

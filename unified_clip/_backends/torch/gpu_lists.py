@@ -16,6 +16,8 @@ from ..._native import KERNELS
 from . import releases
 from .conditions import COMPLEX, NAMES, PLAIN, REAL, is_dense, is_watched
 
+Launch = Callable[[], None]
+
 ORDERS = {1: 1, 2: 2, math.inf: 0}
 BOUNDED = ("float16", "bfloat16", "float32", "float64")
 """The dtypes in the order of the kernels' bounds."""
@@ -48,7 +50,10 @@ class Part(NamedTuple):
 
 
 class GpuLists:
-    """One list for each device. The methods only launch kernels, and wait for none of them."""
+    """One list for each device. The methods only launch kernels, and wait for none of them.
+
+    `scale` and `clamp` allocate what they need and return the launch, which cannot fail for lack of memory.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], parts: Sequence[Part]) -> None:
         self._tensors, self._parts = tensors, parts
@@ -103,19 +108,30 @@ class GpuLists:
         releases.increment_versions(self._tensors)
         return rounded
 
-    def scale(self, coef: Scalar, results: Sequence[Tensor] | None = None) -> None:
+    def scale(self, coef: Scalar, results: Sequence[Tensor] | None = None) -> Launch:
         """`coef` is a float64 number, or a vector with a number for each tensor."""
         each = bool(coef.dim())
         coefs = coef.unbind() if each and len(self._parts[0].indices) < len(self._tensors) else ()
+        prepared = []
         for part in self._parts:
             own = torch.stack([coefs[index] for index in part.indices]) if coefs else coef
-            own = own.to(part.device, non_blocking=True).contiguous()
-            part.gpu.scale(part.list, own.data_ptr(), each, _targets(part, results), part.stream)
+            prepared.append((part, own.to(part.device, non_blocking=True).contiguous(), _targets(part, results)))
 
-    def clamp(self, low: float, high: float, results: Sequence[Tensor] | None = None) -> None:
+        def launch() -> None:
+            for part, factors, targets in prepared:
+                part.gpu.scale(part.list, factors.data_ptr(), each, targets, part.stream)
+
+        return launch
+
+    def clamp(self, low: float, high: float, results: Sequence[Tensor] | None = None) -> Launch:
         bounds = [[nearest(bound, dtype) for dtype in BOUNDED] for bound in (low, high)]
-        for part in self._parts:
-            part.gpu.clamp(part.list, *bounds, _targets(part, results), part.stream)
+        prepared = [(part, _targets(part, results)) for part in self._parts]
+
+        def launch() -> None:
+            for part, targets in prepared:
+                part.gpu.clamp(part.list, *bounds, targets, part.stream)
+
+        return launch
 
     def _rounded(self) -> Tensor:
         dtype = torch.float64 if self._wide else torch.float32

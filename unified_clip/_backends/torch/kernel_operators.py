@@ -141,7 +141,7 @@ def scale_on_gpu(
     if lists is None:
         scale_by_operations(tensors, coef, per_tensor)
     else:
-        lists.scale(coef)
+        lists.scale(coef)()
 
 
 def _have_tangents(tensors: Sequence[Tensor]) -> bool:
