@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.tiers import not_editable
 
 import unified_clip
 
@@ -43,6 +44,7 @@ def printed(clone: Path, site: Path, code: str, **variables: str) -> str:
     return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, check=True).stderr
 
 
+@not_editable
 def test_the_clone_warns_that_the_installed_copy_is_faster(clone: Path, site: Path) -> None:
     warned = printed(clone, site, "import unified_clip; assert not unified_clip.native_available()")
     assert "UserWarning" in warned

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -15,6 +17,11 @@ from zlib import crc32
 import pytest
 
 CHANGE_TIER = "not nightly"
+
+ORIGIN = json.loads(distribution("unified_clip").read_text("direct_url.json") or "{}")
+not_editable = pytest.mark.skipif(
+    ORIGIN.get("dir_info", {}).get("editable", False), reason="Python looks for an editable install before all paths"
+)
 
 FULL_TIER = {"torch": "2.9", "tensorflow": "2.18", "paddle": "3.2", "jax": "0.7"}
 """The oldest release of each framework whose graphs are supported."""

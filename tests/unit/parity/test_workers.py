@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.parity.cases import ONE_CASE, WORKED, case, dense, suite
-from support.tiers import sampled
+from support.tiers import not_editable, sampled
 
 from unified_clip._kit import workers
 from unified_clip.parity import run_suite
@@ -323,6 +323,7 @@ def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, 
 # -- how a worker is started
 
 
+@not_editable
 def test_the_users_search_path_comes_before_the_package_and_other_packages_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

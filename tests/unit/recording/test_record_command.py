@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tiers import not_editable
 
 from unified_clip import cli, suggest_threshold
 from unified_clip.compare.recordings import compare
@@ -287,6 +288,7 @@ def test_a_command_that_fails_before_the_first_clip_call_is_the_reason(folder: P
     assert "torch.compile" not in str(error.value)
 
 
+@not_editable
 def test_a_process_that_cannot_be_recorded_is_reported_and_runs(folder: Path) -> None:
     (folder / "broken").mkdir()
     write(folder / "broken" / "unified_clip.py", "")
