@@ -33,8 +33,18 @@ BELONGS_TO = {PLACE_OF_EPS: PLACE_OF_EPS, DECAY_OF: DECAY, UNDECAYED: DECAY}
 """These settings are only compared if both optimizers have the other one."""
 
 Tensors = Mapping[str, Float64s]
-Sample = tuple[Float64s, Float64s, Float64s | None]
-"""All tensors of one step in one array each: the gradients, the weights before the step, and the updates."""
+
+
+class Sample(NamedTuple):
+    """All tensors of one step in one array each."""
+
+    gradients: Float64s
+    weights: Float64s
+    """The weights before the step."""
+
+    updates: Float64s | None
+    allowed: Float64s
+    """What rounding allows for each element of the updates."""
 
 
 class Step(NamedTuple):
@@ -77,10 +87,10 @@ def recipes(
     names = _names(steps)
     if not names or all(step.updates is None for step in steps):
         return []
-    samples = [_sampled(step, names) for step in steps]
     sizes = [steps[0].gradients[name].size for name in names]
     with np.errstate(all="ignore"):  # no row explains infinite numbers and NaN
-        found = [_fit(row, samples, names, sizes, unit) for row in rows(recorded)]
+        samples = [_sampled(step, names, unit) for step in steps]
+        found = [_fit(row, samples, names, sizes) for row in rows(recorded)]
     return sorted((each for each in found if each), key=lambda recipe: len(recipe.settings))
 
 
@@ -103,11 +113,17 @@ def _names(steps: Sequence[Step]) -> list[str]:
     return sorted(name for name, gradient in steps[0].gradients.items() if gradient.size) if steps else []
 
 
-def _sampled(step: Step, names: Sequence[str]) -> Sample:
+def _sampled(step: Step, names: Sequence[str], unit: float = 0.0) -> Sample:
     def together(tensors: Tensors) -> Float64s:
         return np.concatenate([tensors[name].ravel() for name in names])
 
-    return together(step.gradients), together(step.weights), None if step.updates is None else together(step.updates)
+    gradients, weights = together(step.gradients), together(step.weights)
+    if step.updates is None:
+        return Sample(gradients, weights, None, np.ones(()))
+    updates, largest = together(step.updates), [np.abs(step.updates[name]).max() for name in names]
+    sizes = [step.updates[name].size for name in names]
+    allowed = unit * (2 * (np.abs(weights) + np.abs(updates)) + ROUNDING * np.repeat(largest, sizes))
+    return Sample(gradients, weights, updates, np.where(allowed > 0, allowed, 1.0))
 
 
 class StepFit(NamedTuple):
@@ -119,16 +135,16 @@ class StepFit(NamedTuple):
     """For each tensor, the smallest decay that is beyond rounding."""
 
 
-def _fit(row: Row, samples: Sequence[Sample], names: Sequence[str], sizes: Sequence[int], unit: float) -> Recipe | None:
+def _fit(row: Row, samples: Sequence[Sample], names: Sequence[str], sizes: Sequence[int]) -> Recipe | None:
     directions = row.directions(_history(samples))
     fits: list[StepFit] = []
     rates: list[float] = []
-    for gradients, weights, updates in samples:
+    for sample in samples:
         direction = next(directions)
-        if updates is None:
+        if sample.updates is None:
             rates.append(math.nan)
             continue
-        fit = _fit_step(direction, (gradients, weights, updates), sizes, unit)
+        fit = _fit_step(direction, sample.updates, sample.allowed, sizes)
         if fit is None:
             return None
         fits.append(fit)
@@ -143,19 +159,18 @@ def _fit(row: Row, samples: Sequence[Sample], names: Sequence[str], sizes: Seque
 
 def _history(samples: Sequence[Sample]) -> History:
     before: Float64s = np.zeros(())
-    for gradients, weights, updates in samples:
+    for gradients, weights, updates, _ in samples:
         yield gradients, weights, before
         before = np.array(np.nan) if updates is None else updates
 
 
-def _fit_step(
-    direction: Direction, sample: tuple[Float64s, Float64s, Float64s], sizes: Sequence[int], unit: float
-) -> StepFit | None:
+def _fit_step(direction: Direction, updates: Float64s, allowed: Float64s, sizes: Sequence[int]) -> StepFit | None:
     """Return the rate, and the decay of each tensor, or None if they do not explain the updates.
 
     They minimize the squared differences, in units of what rounding allows for each element. Each decay belongs to one
     tensor, so it can be eliminated.
 
+    allowed: What rounding allows for each element of the updates.
     sizes: The number of elements of each tensor.
     """
     starts = np.cumsum([0, *sizes[:-1]])
@@ -163,10 +178,6 @@ def _fit_step(
     def dot(a: Float64s, b: Float64s) -> Float64s:
         return np.add.reduceat(a * b, starts)
 
-    _, weights, updates = sample
-    largest = np.repeat(np.maximum.reduceat(np.abs(updates), starts), sizes)
-    allowed = unit * (2 * (np.abs(weights) + np.abs(updates)) + ROUNDING * largest)
-    allowed = np.where(allowed > 0, allowed, 1.0)
     gradient, target = direction.gradient / allowed, (updates - direction.carried) / allowed
     decayed = np.zeros_like(gradient) if direction.weight is None else direction.weight / allowed
     squares = dot(decayed, decayed)
@@ -225,7 +236,14 @@ def closest(old: Sequence[Recipe], new: Sequence[Recipe]) -> tuple[Recipe, Recip
     Other optimizers, and learning rates that differ by another factor in each step, count twice. Of recipes that are as
     similar, those with constant learning rates are simpler.
     """
-    return min(itertools.product(old, new), key=_complexity)
+    best, fewest = (old[0], new[0]), None
+    for pair in itertools.product(old, new):  # there can be thousands
+        complexity = _complexity(pair)
+        if fewest is None or complexity < fewest:
+            best, fewest = pair, complexity
+        if not any(complexity):
+            break
+    return best
 
 
 def _complexity(pair: tuple[Recipe, Recipe]) -> tuple[int, ...]:
@@ -250,11 +268,11 @@ def differences(old: Recipe, new: Recipe) -> list[Difference]:
         if (other := BELONGS_TO.get(name)) is None or (other in old.settings and other in new.settings)
     )
     pairs = [Difference(name, old.settings.get(name), new.settings.get(name)) for name in names]
-    rates = Difference(RATE, _rates(old), _rates(new))
+    found = [each for each in pairs if not _is_same(each)]
     same_rates = all(
         math.isclose(a, b, rel_tol=SAME_RATE) or math.isnan(a + b) for a, b in zip(old.rates, new.rates, strict=False)
     )
-    return [each for each in pairs if not _is_same(each)] + ([] if same_rates else [rates])
+    return found if same_rates else [*found, Difference(RATE, _rates(old), _rates(new))]
 
 
 def _is_same(pair: Difference) -> bool:
