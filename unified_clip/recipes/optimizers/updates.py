@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,9 @@ from .rules import DECAY, DECAY_OF, PLACE_OF_EPS, Direction, History, Row, rows,
 
 ROUNDING = 64.0
 """By how many units in the last place of the tensor's largest update the arithmetic of an optimizer can be off."""
+
+AT_ONCE = 2**18
+"""The number of elements that are fitted at once, which limits memory."""
 
 SAME_RATE = 1e-3
 """Rounding of the updates changes the rate by less."""
@@ -90,8 +93,10 @@ def recipes(
     sizes = [steps[0].gradients[name].size for name in names]
     with np.errstate(all="ignore"):  # no row explains infinite numbers and NaN
         samples = [_sampled(step, names, unit) for step in steps]
-        found = [_fit(row, samples, names, sizes) for row in rows(recorded)]
-    return sorted((each for each in found if each), key=lambda recipe: len(recipe.settings))
+        every, at_once = [*rows(recorded)], max(1, AT_ONCE // sum(sizes))
+        parts = (every[start : start + at_once] for start in range(0, len(every), at_once))
+        found = [recipe for part in parts for recipe in _fit(part, samples, names, sizes)]
+    return sorted(found, key=lambda recipe: len(recipe.settings))
 
 
 def effect(steps: Sequence[Step], recipe: Recipe, setting: str, value: object) -> float:
@@ -126,6 +131,15 @@ def _sampled(step: Step, names: Sequence[str], unit: float = 0.0) -> Sample:
     return Sample(gradients, weights, updates, np.where(allowed > 0, allowed, 1.0))
 
 
+class _Candidate(NamedTuple):
+    """A row that explains all updates so far."""
+
+    row: Row
+    directions: Iterator[Direction]
+    rates: list[float]
+    fits: list[StepFit]
+
+
 class StepFit(NamedTuple):
     rate: float
     decays: Float64s
@@ -135,26 +149,30 @@ class StepFit(NamedTuple):
     """For each tensor, the smallest decay that is beyond rounding."""
 
 
-def _fit(row: Row, samples: Sequence[Sample], names: Sequence[str], sizes: Sequence[int]) -> Recipe | None:
-    directions = row.directions(_history(samples))
-    fits: list[StepFit] = []
-    rates: list[float] = []
+def _fit(
+    every: Sequence[Row], samples: Sequence[Sample], names: Sequence[str], sizes: Sequence[int]
+) -> Iterator[Recipe]:
+    alive = [_Candidate(row, row.directions(_history(samples)), [], []) for row in every]
     for sample in samples:
-        direction = next(directions)
+        directions = [next(each.directions) for each in alive]
         if sample.updates is None:
-            rates.append(math.nan)
+            for each in alive:
+                each.rates.append(math.nan)
             continue
-        fit = _fit_step(direction, sample.updates, sample.allowed, sizes)
-        if fit is None:
-            return None
-        fits.append(fit)
-        rates.append(fit.rate)
-    decays = _decays(fits)
-    if decays is None:
-        return None
-    decay = _decay_settings(names, *decays)
-    settings = {key: value for key, value in row.settings.items() if key != DECAY_OF or decay or DECAY in row.settings}
-    return Recipe({**settings, **decay}, rates, row)
+        fits = _fit_step(directions, sample.updates, sample.allowed, sizes)
+        for each, fit in zip(alive, fits, strict=True):
+            if fit is not None:
+                each.rates.append(fit.rate)
+                each.fits.append(fit)
+        alive = [each for each, fit in zip(alive, fits, strict=True) if fit is not None]
+        if not alive:
+            return
+    for row, _, rates, of_steps in alive:
+        if (decays := _decays(of_steps)) is not None:
+            decay = _decay_settings(names, *decays)
+            is_decayed = bool(decay) or DECAY in row.settings
+            settings = {key: value for key, value in row.settings.items() if key != DECAY_OF or is_decayed}
+            yield Recipe({**settings, **decay}, rates, row)
 
 
 def _history(samples: Sequence[Sample]) -> History:
@@ -164,36 +182,49 @@ def _history(samples: Sequence[Sample]) -> History:
         before = np.array(np.nan) if updates is None else updates
 
 
-def _fit_step(direction: Direction, updates: Float64s, allowed: Float64s, sizes: Sequence[int]) -> StepFit | None:
-    """Return the rate, and the decay of each tensor, or None if they do not explain the updates.
+def _fit_step(
+    directions: Sequence[Direction], updates: Float64s, allowed: Float64s, sizes: Sequence[int]
+) -> list[StepFit | None]:
+    """Return the rate, and the decay of each tensor, or None for a direction for which they do not explain the updates.
 
     They minimize the squared differences, in units of what rounding allows for each element. Each decay belongs to one
-    tensor, so it can be eliminated.
+    tensor, so it can be eliminated. All directions are fitted at once, because tensors can be short.
 
     allowed: What rounding allows for each element of the updates.
     sizes: The number of elements of each tensor.
     """
-    starts = np.cumsum([0, *sizes[:-1]])
+    starts, none = np.cumsum([0, *sizes[:-1]]), np.zeros_like(updates)
 
     def dot(a: Float64s, b: Float64s) -> Float64s:
-        return np.add.reduceat(a * b, starts)
+        return np.add.reduceat(a * b, starts, axis=1)
 
-    gradient, target = direction.gradient / allowed, (updates - direction.carried) / allowed
-    decayed = np.zeros_like(gradient) if direction.weight is None else direction.weight / allowed
+    def largest(a: Float64s) -> Float64s:
+        return np.maximum.reduceat(np.abs(a), starts, axis=1)
+
+    def of_elements(a: Float64s) -> Float64s:
+        return np.repeat(a, sizes, axis=1)
+
+    gradient = np.stack([each.gradient for each in directions]) / allowed
+    target = np.stack([updates - each.carried for each in directions]) / allowed
+    decayed = np.stack([none if each.weight is None else each.weight for each in directions]) / allowed
     squares = dot(decayed, decayed)
     inverse = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
-    across = gradient - np.repeat(dot(gradient, decayed) * inverse, sizes) * decayed
-    if not (bottom := float(across @ across)):
-        return None if target.any() else StepFit(math.nan, np.zeros(len(sizes)), np.full(len(sizes), np.inf))
-    rate = -float(across @ target) / bottom
-    rest = target + rate * gradient
-    fits = np.maximum.reduceat(np.abs(rest), starts) <= 1
-    decays = np.where(fits, 0.0, -dot(rest, decayed) * inverse)
-    rest = rest + np.repeat(decays, sizes) * decayed
-    if not (np.abs(rest) <= 1).all():
-        return None
-    visible = VISIBLE / (abs(rate) * np.maximum.reduceat(np.abs(decayed), starts))
-    return StepFit(rate, decays / rate if rate else decays, visible)
+    across = gradient - of_elements(dot(gradient, decayed) * inverse) * decayed
+    bottom = (across * across).sum(axis=1)
+    rates = -(across * target).sum(axis=1) / bottom
+    rest = target + rates[:, None] * gradient
+    decays = np.where(largest(rest) <= 1, 0.0, -dot(rest, decayed) * inverse)
+    is_explained = (np.abs(rest + of_elements(decays) * decayed) <= 1).all(axis=1)
+    visible = VISIBLE / (np.abs(rates)[:, None] * largest(decayed))
+    hidden = StepFit(math.nan, np.zeros(len(sizes)), np.full(len(sizes), np.inf))
+    fits: list[StepFit | None] = []
+    for row, rate in enumerate(rates.tolist()):
+        if not bottom[row]:
+            fits.append(None if target[row].any() else hidden)
+        else:
+            fit = StepFit(rate, decays[row] / rate if rate else decays[row], visible[row])
+            fits.append(fit if is_explained[row] else None)
+    return fits
 
 
 def _decays(fits: Sequence[StepFit]) -> tuple[Float64s, Float64s] | None:
