@@ -106,4 +106,6 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    return max(float(number), math.ulp(0)) if number else 0.0
+    """Floats below the normal ones can be coarser than two digits."""
+    value = float(number)
+    return value if Decimal(repr(value)) >= number else math.nextafter(value, math.inf)

@@ -88,6 +88,7 @@ def test_exact_coefficients_differ_by_at_most_the_stated_bound(
 @example(1e-9, 1e-6, 1e-8)
 @example(1e-9, 1e-6, 0.0)
 @example(1e30, 1e-309, 0.0)
+@example(3.823256507465481e29, 0.0, 2.829209815524456e-294)
 def test_the_stated_bound_is_reached(threshold: float, eps: float, other_eps: float) -> None:
     """The bound is rounded up to two digits, so it is at most 1.12 times the largest difference."""
     assume(eps != other_eps)
