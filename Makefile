@@ -29,7 +29,7 @@ RUN = $(PYTHON) tools/progress.py
 
 .PHONY: test test-all test-chosen nightly coverage lint style tables gpu-torch gpu-code sanitize parity parity-run \
 	parity-chosen wheel-test oldest bench bench-smoke native-tables record clean gpu gpu-jax docs site \
-	$(ALL_FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
+	$(foreach name,$(ALL_FRAMEWORKS) $(NIGHTLY_FRAMEWORKS),test-$(name) env-$(name))
 
 # -- the change tier: what every change has to pass
 
@@ -54,6 +54,10 @@ test-chosen:
 # The tests of one framework, in an environment that has no other.
 $(ALL_FRAMEWORKS:%=test-%): test-%:
 	@$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$*
+
+# Only the environment of one framework, with the package.
+$(ALL_FRAMEWORKS:%=env-%) $(NIGHTLY_FRAMEWORKS:%=env-%): env-%:
+	@$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt .venv-$*/package
 
 # For a framework that only the nightly tier tests, both paths and its cases of the parity suite.
 $(NIGHTLY_FRAMEWORKS:%=test-%): test-%:

@@ -11,7 +11,7 @@ import functools
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from .._kit import atomic_files
 from .._kit.parse import tomllib
@@ -38,6 +38,12 @@ def split(text: Any) -> Any:
 def _keys(text: str) -> Keys:
     root, rest = (text[:1], text[1:]) if text[:1] in ("/", "@") else ("", text)
     return (*filter(None, [root]), *filter(None, rest.split(".")))
+
+
+def _without_star(paths: tuple[Keys, ...]) -> tuple[Keys, ...]:
+    if any("*" in path for path in paths):
+        raise ValueError('`key` is relative to a section: write "*" into `at` of a layout')
+    return paths
 
 
 Paths = Annotated[tuple[Keys, ...], BeforeValidator(split)]
@@ -170,7 +176,7 @@ class Clip(Table):
 
     layout: str = ""
     when: When = ()
-    key: Paths = ()
+    key: Annotated[Paths, AfterValidator(_without_star)] = ()
     """The first of these keys that the file has is the threshold. Without `key`, this way clips nothing."""
 
     also: Paths = ()
@@ -359,8 +365,7 @@ class RowError(Exception):
 
 @functools.cache
 def trainers() -> dict[str, Trainer]:
-    files = sorted(FOLDER.glob("*.toml"))
-    return read({path.stem: atomic_files.read_text(path) for path in files})
+    return read({path.stem: atomic_files.read_text(path) for path in sorted(FOLDER.glob("*.toml"))})
 
 
 def read(texts: dict[str, str]) -> dict[str, Trainer]:

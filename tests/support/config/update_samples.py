@@ -46,6 +46,8 @@ def of_sample(sample: Sample) -> dict[str, Any]:
 
 
 def update(path: Path, name: str, results: list[dict[str, Any]]) -> None:
+    if not path.exists():
+        sys.exit(f"{path} is missing. Write a table [[sample]] for each file, as in the folders beside it.")
     file = tomlkit.parse(path.read_text(encoding="utf-8"))
     tables: Any = file[name]
     for table, new in zip(tables, results, strict=True):

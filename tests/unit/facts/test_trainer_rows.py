@@ -36,6 +36,11 @@ say = "0 is {value} here."
         ("default = 5", 'default = "five"', r"a\.toml, clip\.0\.default\.int: "),
         ("default = 5", "defualt = 5", r"a\.toml, clip\.0\.defualt: Extra inputs are not permitted"),
         ("is = [0]", "equals = 0", r"a\.toml, refuse\.0\.when\.0.*\.equals: Extra inputs are not permitted"),
+        (
+            'key = "optim.clip"\ndefault',
+            'key = "clip *.clip"\ndefault',
+            r"a\.toml, clip\.0\.key: .*write \"\*\" into `at`",
+        ),
         ('kinds = ["yaml"]', 'kinds = ["xml"]', r"a\.toml, kinds\.0: Input should be 'yaml', "),
         ('source = "train.py"', "", r"a\.toml, source: Field required"),
         ('newest = "1.0"', 'newest = "1.0"\nlike = "b"', r"a\.toml: like = 'b', but there is no b\.toml"),
