@@ -275,6 +275,12 @@ class Problem(ReportModel):
     cases: list[str] = Field(default=[])
     """The cases that have the problem."""
 
+    file: str | None = None
+    """The list of known differences, if the problem is about an entry."""
+
+    line: int | None = None
+    """The line of the entry."""
+
 
 Counts = dict[str, dict[str, int]]
 """How often each verdict occurs, by framework."""

@@ -135,6 +135,15 @@ def test_the_cause_or_the_error_is_the_reason_and_an_unknown_cause_needs_one(pat
     ]
 
 
+def test_the_comment_on_a_difference_of_the_user_is_the_cause_in_this_run(path: Path) -> None:
+    own: dict[str, Any] = {"kind": "form", "detail": "float32", "function": "clip.py:clip"}
+    accept(path, {"one": native(norm=0.5, cause="as if eps were 0", cause_kind="eps", **own)})
+    assert path.read_text("utf-8").endswith('reason = "ours # sums" # as if eps were 0\n')
+    assert accept(path, {"one": native(norm=0.0, **own)}) == (0, 1, 0, 0)
+    words = entries.KINDS["form"]
+    assert path.read_text("utf-8").endswith(f'reason = "ours # sums" # {words}: float32\n')
+
+
 @pytest.mark.parametrize("listed_first", [True, False])
 def test_entries_of_frameworks_that_were_not_run_are_kept(path: Path, listed_first: bool) -> None:
     accept(path, {"one": 0.5})
@@ -185,7 +194,7 @@ def test_accept_needs_a_list_of_known_differences(tmp_path: Path, capfd: pytest.
     assert "UC303" in capfd.readouterr().err
     write_suite_file(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
-    assert "known.toml does not exist, so every difference fails the run." in capfd.readouterr().out
+    assert "known.toml does not exist yet, so every difference fails the run." in capfd.readouterr().out
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
     assert "0 kept, 0 changed, 0 removed, 0 added" in capfd.readouterr().out
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0

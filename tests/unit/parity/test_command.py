@@ -19,6 +19,8 @@ from support.tiers import quick
 
 from unified_clip import cli
 from unified_clip._kit.install import command
+from unified_clip.parity.known import match
+from unified_clip.parity.known.entries import KnownDifference
 from unified_clip.parity.report import github, terminal, view, write
 from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.workers import run_worker
@@ -277,6 +279,11 @@ def test_annotations_of_github_name_the_failure_and_the_line_of_the_users_functi
     (error,) = printed(report_with_verdicts("equal", "different"))
     assert error.startswith("::error title=torch%2C host path%2C different::")
     assert printed(report_with_verdicts("equal", "equal")) == []
+    entry = KnownDifference(framework="torch", function="torch.norm", cases=["gone"], size=0.5, reason="why")
+    entry._file, entry._line = str(tmp_path / "parity" / "known.toml"), 3
+    (stale,) = match.match_deviations([entry], {})[1]
+    (line,) = printed(report_with_verdicts("equal", "equal", known=[stale]))
+    assert line.startswith("::error file=parity/known.toml,line=3,title=known difference torch%2C torch.norm::")
 
 
 def test_the_command_prints_annotations_for_github(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -208,4 +208,4 @@ def test_a_suite_without_its_list_of_known_differences_says_so(
     (write_suite(tmp_path, NAMES.replace("clip.py:clip'", "clip.py:off'")) / "known.toml").unlink()
     for options in (["--case", GLOBAL], ["--out", str(tmp_path / "out")]):
         assert cli.main(["parity", "--suite", str(tmp_path), *options]) == 1
-        assert "known.toml does not exist, so every difference fails the run." in capsys.readouterr().out
+        assert "known.toml does not exist yet, so every difference fails the run." in capsys.readouterr().out

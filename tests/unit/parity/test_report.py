@@ -63,7 +63,8 @@ def test_the_finding_comes_first_and_each_advice_once(
     cases = [one_case(f"{number}", torch=FrameworkResult(native=each)) for number, each in enumerate(natives * 2)]
     run = build.build_report(["torch"], cases)
     assert run.verdict == (
-        "FAIL: 4 of 4 results of your functions are wrong (first: torch, clip.py:f: as if eps were 1 instead of 0)."
+        "FAIL: 4 of 4 results of your functions are wrong (first of 2: torch, clip.py:f: as if eps were 1 instead of "
+        "0)."
     )
     terminal.show(run, tmp_path)
     printed = capsys.readouterr().out

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -347,6 +348,21 @@ def test_the_remedy_for_a_python_of_the_suite_has_its_framework(grads: Path) -> 
     ) as error:
         files.call("grads.py:array", grads, grads, python=str(python), framework="jax")
     assert error.value.code == "UC703"
+
+
+def test_a_function_imports_what_lies_beside_it_and_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "acme").mkdir()
+    code = "import acme.two, one_beside\nnumbers = [one_beside.N, acme.two.N].copy\n"
+    (tmp_path / "tools" / "give.py").write_text(code)
+    (tmp_path / "tools" / "one_beside.py").write_text("N = 1\n")
+    (tmp_path / "acme" / "two.py").write_text("N = 2\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    with mock.patch.dict(sys.modules):
+        assert convert_worker.function_in(tmp_path / "tools" / "give.py", "numbers")() == [1, 2]
 
 
 def test_a_function_without_its_python_file_is_an_error(tmp_path: Path) -> None:

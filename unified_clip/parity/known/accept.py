@@ -89,6 +89,8 @@ def _update(table: Table, entry: KnownDifference, covered: Differences, framewor
     is_shorter = len(frameworks) <= len(entry.also)
     if has_other_size:
         table["size"] = _size(covered.values())
+        if table["reason"].trivia.comment and any(each.is_users for each in covered.values()):
+            _comment(table["reason"], _reason(list(covered.values())))
     if gone:
         table["cases"] = _names([name for name in entry.cases if name not in gone])
     if is_shorter:
@@ -114,9 +116,15 @@ def _entry(group: Differences) -> Table:
     reason = _reason(list(group.values()))
     # whoever wrote a function decides whether its difference is intended
     entry["reason"] = "" if first.is_users else reason
-    if first.is_users and reason:
-        entry["reason"].comment(reason)
+    if first.is_users:
+        _comment(entry["reason"], reason)
     return entry
+
+
+def _comment(item: Any, cause: str) -> None:
+    item.trivia.comment = item.trivia.comment_ws = ""
+    if cause:
+        item.comment(cause)
 
 
 def _reason(natives: Sequence[NativeResult]) -> str:

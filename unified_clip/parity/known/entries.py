@@ -118,7 +118,8 @@ class KnownDifference(schema.SuiteTable):
     """The largest relative difference from the exact result, or what differs instead of numbers."""
 
     reason: str = ""
-    _place: str = PrivateAttr("")
+    _file: str = PrivateAttr("")
+    _line: int = PrivateAttr(0)
     _table: int = PrivateAttr(0)
 
     @field_validator("size")
@@ -133,9 +134,17 @@ class KnownDifference(schema.SuiteTable):
         return size
 
     @property
+    def file(self) -> str:
+        return self._file
+
+    @property
+    def line(self) -> int:
+        """The line of the reason, or of the entry if it has none."""
+        return self._line
+
+    @property
     def place(self) -> str:
-        """The file and the line of the reason."""
-        return self._place
+        return f"{self.file}, line {self.line}"
 
     @property
     def table(self) -> int:
@@ -187,9 +196,7 @@ def read(path: Path) -> list[KnownDifference]:
     document = schema.parsed(path)
     known = []
     for index, entry in enumerate(schema.validated(document, KnownFile).known):
-        entry._table = index
-        if not entry.reason:
-            entry._place = f"{path}, line {document.line(['known', index, 'reason'])}"
+        entry._file, entry._table, entry._line = str(path), index, document.line(["known", index, "reason"]) or 1
         known += [entry.model_copy(update={"framework": name}) for name in (entry.framework, *entry.also)]
     return known
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 
 from ..judge.verdict import NativeVerdict
 from ..results import KnownDifferenceResult, NativeResult
-from .entries import KINDS, NO_REASON, SIZED, WITH_NUMBERS, KnownDifference, NativeDeviation, parts, size_in_words
+from .entries import (
+    KINDS,
+    NO_REASON,
+    SIZED,
+    WITH_NUMBERS,
+    KnownDifference,
+    NativeDeviation,
+    is_match,
+    parts,
+    size_in_words,
+)
 
 Place = tuple[str, str]
 """(framework, case name)"""
@@ -79,6 +90,13 @@ def in_words(deviation: Deviation, size: float, *, is_largest: bool = False) -> 
     return "; ".join(filter(None, (detail or text if has_structure else "", numbers)))
 
 
+def _near(patterns: Sequence[str], names: Collection[str]) -> str:
+    """Return a sentence on the first pattern that no case has, with the nearest name."""
+    unknown = next((text for text in patterns if not any(is_match(name, [text]) for name in names)), None)
+    near = difflib.get_close_matches(unknown or "", names, n=1)
+    return f" No case is called {unknown!r}. Did you mean {near[0]!r}?" if near else ""
+
+
 def _judge_entry(
     entry: KnownDifference, deviations: Mapping[Place, Deviation], unlisted: set[Place]
 ) -> KnownDifferenceResult:
@@ -90,14 +108,13 @@ def _judge_entry(
     if unmatched := entry.unmatched_patterns([*cases, *(place[1] for place in matching if place in unlisted)]):
         is_whole = len(unmatched) == len(entry.cases)
         which = "no case" if is_whole else f"no case that matches {', '.join(map(repr, unmatched))}"
-        problem = f"{which} shows this difference"
-        if ".py:" in entry.function and not results:
-            problem += (
-                ". The run did not call this function. If you renamed the function, write the new name into the entry"
-            )
+        is_called = results or ".py:" not in entry.function
+        called = "" if is_called else " The run did not call this function."
+        near = _near(unmatched, {case for _, case in deviations})
+        problem = f"{which} shows this difference.{near}{called} Correct or remove the entry in {entry.place}"
     elif unlisted.isdisjoint(matching) and entry.is_too_large(parts(each)[1] for each in cases.values()):
         largest = size_in_words(max(parts(each)[1] for each in cases.values()))
-        problem = f"the largest difference is now {largest}, much smaller than the size in the list"
+        problem = f"the largest difference is now {largest}, much smaller than the size in {entry.place}"
     elif not entry.reason:
         problem = f"{NO_REASON}. Write why you accept this difference into {entry.place}"
     what, number = entry.parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -177,12 +178,15 @@ def next_steps(report: ParityReport) -> list[str]:
     """Return what to do about the problems."""
     natives = [native for _, native in report.natives() if native.problem]
     own = {native.function for native in natives if native.is_users}
-    accept = "run the command with --accept to update the list of known differences."
+    suite = "" if report.suite in ("", "parity") else f" --suite {shlex.quote(report.suite)}"
+    accept = f"run `unified-clip parity{suite} --accept`, which updates the list of known differences."
     steps = []
     if own:
         steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")
-    elif natives or any(_is_stale(entry) for entry in report.known):
-        steps.append(f"Check whether you can accept the differences. Then {accept}")
+    elif natives:
+        steps.append(f"Another release of a framework, or a new case, can differ. If that is why, {accept}")
+    elif any(_is_stale(entry) for entry in report.known):
+        steps.append(f"If the differences have gone for a reason that you know, {accept}")
     results = (report.result_of(problem) for problem in report.problems)
     commands = [result.reproduce for result in results if result and result.reproduce]
     return [*steps, *(f"To see the numbers of the first case, run `{command}`" for command in commands[:1])]
@@ -197,6 +201,8 @@ def _stale(known: KnownDifferenceResult) -> Problem:
         what=f"known difference {known.framework}, {known.function}",
         detail=f"{known.reason!r}: {known.problem}" if known.reason else known.problem,
         function=known.function,
+        file=known.entry.file if known.entry else None,
+        line=known.entry.line if known.entry else None,
     )
 
 
@@ -214,21 +220,21 @@ def _verdict_sentence(report: ParityReport) -> str:
     verdicts = Counter[str](result.verdict for _, result in report.results())
     natives = Counter[str](native.verdict for _, native in report.natives())
     within = verdicts["close"] + verdicts["flushed"]
-    allowed = f", {within} {'has' if within == 1 else 'have'} errors that docs/contract.md allows" if within else ""
+    allowed = f", {within} {_are(within)} close enough (docs/contract.md)" if within else ""
     users = [native.verdict for _, native in report.natives() if native.is_users and not native.is_failure]
     right, known = len(users) - users.count("known"), users.count("known")
     accepted = f", and {counted(known, 'known difference')} {_are(known)} accepted" if known else ""
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"} - {*absent}
-    listed, unlisted = (
-        f"{counted(natives[kind], 'difference')} of {view.whose(report, kind)} {_are(natives[kind])}"
-        for kind in ("known", "different")
-    )
+    unlisted = f"{counted(natives['different'], 'difference')} of {view.whose(report, 'different')}"
+    theirs = natives["known"] - known
     sentences = {
         f"{counted(right, 'result')} of {view.YOUR_FUNCTIONS} {_are(right)} right{accepted}": users,
         f"{counted(verdicts['equal'], 'result')} of unified_clip {_are(verdicts['equal'])} exact{allowed}": verdicts,
         NO_RESULTS: not verdicts,
-        f"{listed} known": natives["known"],
-        f"{unlisted} not judged: the suite has no list of known differences": natives["different"],
+        f"{counted(theirs, 'difference')} of {view.THEIRS} {_are(theirs)} known": theirs,
+        f"{unlisted} {_are(natives['different'])} not judged: the suite has no list of known differences": natives[
+            "different"
+        ],
         f"{', '.join(absent)} {_are(len(absent))} missing, which the suite allows": absent,
         f"Some results of {', '.join(sorted(missing))} are missing": missing,
     }
@@ -240,7 +246,9 @@ def _are(number: int) -> str:
 
 
 def _first(places: Sequence[str]) -> str:
-    return f"first: {places[0]}" if {*places} - {places[0]} else places[0]
+    """Return the first of several places, with the number of different ones."""
+    count = len({*places})
+    return f"first of {count}: {places[0]}" if count > 1 else places[0]
 
 
 def _failures(report: ParityReport) -> Iterator[str]:
@@ -260,8 +268,8 @@ def _failures(report: ParityReport) -> Iterator[str]:
     for whose, is_users in ((view.YOUR_FUNCTIONS, True), (view.THEIRS, False)):
         judged = [each for _, each in natives if each.is_users == is_users and not each.is_failure]
         if count := sum(bool(each.problem) for each in judged):
-            unlisted = f"differ{'s' * (count == 1)} from the exact result, and {_are(count)} not in the list"
-            verb = f"{_are(count)} wrong" if is_users else f"{unlisted} of known differences"
+            unlisted = f"differ{'s' * (count == 1)} from the exact result, beyond the list of known differences"
+            verb = f"{_are(count)} wrong" if is_users else unlisted
             findings = [
                 f"{problem.what}: {re.split(' [(]|[:;] ', problem.detail)[0]}"
                 for problem in report.problems

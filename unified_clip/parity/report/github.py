@@ -21,7 +21,9 @@ def lines(report: ParityReport, root: Path) -> Iterator[str]:
 
 
 def _place(problem: Problem, root: Path) -> dict[str, Any]:
-    """Return where the file that the suite names defines the user's function."""
+    """Return the place of an entry of the list of known differences, or where a file defines the user's function."""
+    if problem.file:
+        return {"file": safe(os.path.relpath(problem.file)), "line": problem.line}
     if ".py:" not in (problem.function or ""):
         return {}
     path, name = own_functions.split_name(problem.function or "", root)

@@ -83,7 +83,7 @@ def _entries(report: ParityReport) -> Iterator[tuple[str, Entry]]:
 
 
 def _group(mode: str, result: Result) -> str:
-    return str(result.function) if isinstance(result, NativeResult) and result.is_users else mode
+    return (result.function if isinstance(result, NativeResult) else None) or mode
 
 
 def _title(mode: str, result: Result) -> str:
@@ -93,6 +93,7 @@ def _title(mode: str, result: Result) -> str:
 
 def _mark(report: ParityReport, framework: str, result: Result) -> Mark | None:
     is_wrong, numbers = is_problem(report, framework, result), view.numbers(result)
+    numbers += [f"To see this result, run {result.reproduce}"] if result.reproduce else []
     if result.is_failure:
         return Mark("error" if is_wrong else "skipped", result.verdict, result.detail, numbers)
     problem = result.problem if isinstance(result, NativeResult) else result.detail if is_wrong else ""

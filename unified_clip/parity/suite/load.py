@@ -96,7 +96,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     all_cases = [_with_tables(case, frameworks) for case in all_cases]
     notes = []
     if known_file and not known_file.exists() and not accepting:
-        notes = [f"{known_file} does not exist, so every difference fails the run."]
+        notes = [f"{known_file} does not exist yet, so every difference fails the run. --accept writes it."]
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
     paths = known_file, str(path), directory
     return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved)
