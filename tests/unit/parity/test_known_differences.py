@@ -91,6 +91,8 @@ def test_an_entry_that_has_become_ten_times_too_large_is_stale(size: float, is_s
 def test_the_message_has_both_sizes() -> None:
     (problem,) = judge([KNOWN], long_a=deviation(size=0.5))[1]
     assert problem == "numbers differ by 50 %, and the cause is unknown; listed: 10 %"
+    (problem,) = judge([KNOWN], long_a=deviation(size=0.5, norm=0.4, gradients=0.5))[1]
+    assert problem == "numbers differ by 50 %, the norm by 40 %, and the cause is unknown; listed: 10 %"
 
 
 @pytest.mark.parametrize(
