@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import numpy as np
@@ -33,7 +34,7 @@ right = uc.clip_grad_norm_
 def clip(parameters, max_norm):
     fault = FAULTS[int(max_norm)]
     if fault == "copies are counted":
-        with mock.patch.object(TorchShards, "_counts", return_value=True):
+        with mock.patch.object(TorchShards, "owned", lambda shards, indices: [shards.values[each] for each in indices]):
             return right(parameters, max_norm)
     norm = right(parameters, max_norm)
     if dist.get_rank() == 1:
@@ -76,9 +77,11 @@ def judge_cases(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict
 
 @pytest.fixture(scope="module")
 def with_faults() -> dict[str, Verdict]:
-    code = f"FAULTS = {list(VERDICTS)}\n{FAULTS}"
+    worker = [sys.executable, "-c", f"FAULTS = {list(VERDICTS)}\n{FAULTS}", "torch"]
     cases = [case(GRADIENTS, "clip_grad_norm_", max_norm=float(number)) for number in range(len(VERDICTS))]
-    return dict(zip(VERDICTS, judge_cases([sys.executable, "-c", code, "torch"], "processes_2", cases), strict=True))
+    last = [*VERDICTS].index("it ends")  # one more crash, and the cases behind it do not run
+    parts = (judge_cases(worker, "processes_2", part) for part in (cases[:last], cases[last:]))
+    return dict(zip(VERDICTS, itertools.chain(*parts), strict=True))
 
 
 @pytest.mark.nightly
@@ -113,7 +116,7 @@ def test_plain_tensors_in_place_of_distributed_ones_are_reported() -> None:
     code += "torch_dtensor.ShardedAdapter.make_all = torch.FrameworkAdapter.make_all\nworker.main()"
     (verdict,) = judge_cases([sys.executable, "-c", code, "torch"], "processes_2", [case(GRADIENTS, "global_norm")])
     assert verdict.kind == "crashed"
-    assert "(2 processes): the backend treated a distributed tensor as a plain tensor" in verdict.detail
+    assert "(2 processes): a distributed tensor was taken for a plain one" in verdict.detail
 
 
 def test_only_frameworks_with_distributed_tensors_have_the_modes() -> None:

@@ -83,7 +83,8 @@ def in_words(deviation: Deviation, size: float, *, is_largest: bool = False) -> 
         numbers = "numbers differ, too"
     if size:
         numbers += f"{',' if has_structure else ''} by {'up to ' if is_largest else ''}{size_in_words(size)}"
-        of_norm = size_in_words(deviation.norm) if 0 < (deviation.norm or 0) < math.inf and not is_largest else ""
+        norm = deviation.norm or 0.0
+        of_norm = size_in_words(norm) if 0 < norm < math.inf and not is_largest else ""
         numbers += f", the norm by {of_norm}" if of_norm not in ("", size_in_words(size)) else ""
     if deviation.not_finite:
         numbers += f", with inf or NaN in the {deviation.not_finite}"
