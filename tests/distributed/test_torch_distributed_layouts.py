@@ -24,13 +24,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 
 
 def rows() -> list[tuple[str, str]]:
-    """Return the layouts of the table with their keywords. A row can have several keywords."""
+    """Return the layouts of the table with their keywords. A row can have several layouts, and several keywords."""
     section = PAGE.read_text().partition("### PyTorch\n")[2].partition("\n### ")[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     assert cells[0] == ["layout", "keywords"]
     return [
         (layout, "" if keywords == "none" else keywords.strip("`"))
-        for layout, alternatives in cells[2:]
+        for layouts, alternatives in cells[2:]
+        for layout in layouts.split("; ")
         for keywords in re.split(" or (?=`)", alternatives)
     ]
 
