@@ -1,4 +1,4 @@
-"""Benchmark PyTorch's and Apex's clip functions on a CUDA device, timed by CUDA events."""
+"""Benchmark PyTorch's clip functions on a CUDA device, timed by CUDA events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .gradients import Array
 from .measure import Call, Clock, Pair
 from .pairs import Framework, Pairs, clip_to, torch_gradients
 
-NATIVE, APEX = "torch.nn.utils.clip_grad_norm_", "apex.contrib.clip_grad.clip_grad_norm_"
+NATIVE = "torch.nn.utils.clip_grad_norm_"
 
 
 class NoDeviceError(Exception):
@@ -32,13 +32,10 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
     def native(parameters: Any, threshold: float) -> Any:
         return torch.nn.utils.clip_grad_norm_(parameters, threshold, foreach=True)
 
-    natives = {NATIVE: native, **_apex()}
-
     def clips(threshold: float) -> list[Pair]:
         return [
-            Pair(f"{name}, {label}", restore, _by(clip_to(threshold, uc.clip_grad_norm_), by_kernels),
-                 clip_to(threshold, clip), in_place=True)
-            for name, clip in natives.items()
+            Pair(f"{NATIVE}, {label}", restore, _by(clip_to(threshold, uc.clip_grad_norm_), by_kernels),
+                 clip_to(threshold, native), in_place=True)
             for by_kernels, label in labels.items()
         ]  # fmt: skip
 
@@ -69,14 +66,6 @@ def _has_kernels(tensors: Sequence[Any]) -> bool:
         return lists.of_tensors(tensors) is not None
     finally:
         cuda.ENABLED = before
-
-
-def _apex() -> dict[str, Callable[[Any, float], Any]]:
-    try:
-        from apex.contrib.clip_grad import clip_grad_norm_
-    except ImportError:
-        return {}
-    return {APEX: clip_grad_norm_}
 
 
 def _by(call: Call, kernels: bool) -> Call:
