@@ -131,15 +131,6 @@ def _sampled(step: Step, names: Sequence[str], unit: float = 0.0) -> Sample:
     return Sample(gradients, weights, updates, np.where(allowed > 0, allowed, 1.0))
 
 
-class _Candidate(NamedTuple):
-    """A row that explains all updates so far."""
-
-    row: Row
-    directions: Iterator[Direction]
-    rates: list[float]
-    fits: list[StepFit]
-
-
 class StepFit(NamedTuple):
     rate: float
     decays: Float64s
@@ -152,27 +143,21 @@ class StepFit(NamedTuple):
 def _fit(
     every: Sequence[Row], samples: Sequence[Sample], names: Sequence[str], sizes: Sequence[int]
 ) -> Iterator[Recipe]:
-    alive = [_Candidate(row, row.directions(_history(samples)), [], []) for row in every]
+    alive = [(row, row.directions(_history(samples)), list[StepFit]()) for row in every]
+    hidden = StepFit(math.nan, np.zeros(len(sizes)), np.full(len(sizes), np.inf))
     for sample in samples:
-        directions = [next(each.directions) for each in alive]
-        if sample.updates is None:
-            for each in alive:
-                each.rates.append(math.nan)
-            continue
-        fits = _fit_step(directions, sample.updates, sample.allowed, sizes)
-        for each, fit in zip(alive, fits, strict=True):
-            if fit is not None:
-                each.rates.append(fit.rate)
-                each.fits.append(fit)
-        alive = [each for each, fit in zip(alive, fits, strict=True) if fit is not None]
-        if not alive:
-            return
-    for row, _, rates, of_steps in alive:
-        if (decays := _decays(of_steps)) is not None:
+        directions = [next(each) for _, each, _ in alive]
+        is_known = sample.updates is not None and directions
+        found = _fit_step(directions, sample, sizes, hidden) if is_known else [hidden] * len(alive)
+        for (_, _, fits), fit in zip(alive, found, strict=True):
+            fits += [fit] if fit else []
+        alive = [each for each, fit in zip(alive, found, strict=True) if fit]
+    for row, _, fits in alive:
+        if (decays := _decays(fits)) is not None:
             decay = _decay_settings(names, *decays)
             is_decayed = bool(decay) or DECAY in row.settings
             settings = {key: value for key, value in row.settings.items() if key != DECAY_OF or is_decayed}
-            yield Recipe({**settings, **decay}, rates, row)
+            yield Recipe({**settings, **decay}, [fit.rate for fit in fits], row)
 
 
 def _history(samples: Sequence[Sample]) -> History:
@@ -183,16 +168,18 @@ def _history(samples: Sequence[Sample]) -> History:
 
 
 def _fit_step(
-    directions: Sequence[Direction], updates: Float64s, allowed: Float64s, sizes: Sequence[int]
+    directions: Sequence[Direction], sample: Sample, sizes: Sequence[int], hidden: StepFit
 ) -> list[StepFit | None]:
     """Return the rate, and the decay of each tensor, or None for a direction for which they do not explain the updates.
 
     They minimize the squared differences, in units of what rounding allows for each element. Each decay belongs to one
     tensor, so it can be eliminated. All directions are fitted at once, because tensors can be short.
 
-    allowed: What rounding allows for each element of the updates.
     sizes: The number of elements of each tensor.
+    hidden: The result if rounding hides the rate.
     """
+    _, _, updates, allowed = sample
+    assert updates is not None
     starts, none = np.cumsum([0, *sizes[:-1]]), np.zeros_like(updates)
 
     def dot(a: Float64s, b: Float64s) -> Float64s:
@@ -216,7 +203,6 @@ def _fit_step(
     decays = np.where(largest(rest) <= 1, 0.0, -dot(rest, decayed) * inverse)
     is_explained = (np.abs(rest + of_elements(decays) * decayed) <= 1).all(axis=1)
     visible = VISIBLE / (np.abs(rates)[:, None] * largest(decayed))
-    hidden = StepFit(math.nan, np.zeros(len(sizes)), np.full(len(sizes), np.inf))
     fits: list[StepFit | None] = []
     for row, rate in enumerate(rates.tolist()):
         if not bottom[row]:
