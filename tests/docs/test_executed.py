@@ -16,7 +16,6 @@ RUN_BY = {
     "config-check.md": "docs/test_config_check_page.py",
     "config.md": "docs/test_config_page.py",
     "distributed.md": "distributed/test_torch_distributed_layouts.py",
-    "formats.md": "frameworks/test_each_config_formats.py",
     "gradient_files.md": "support/parity/gradient_files.py",
     "my-loss-curve-differs.md": "docs/test_loss_curve_page.py",
     "own-functions.md": "docs/test_own_functions_page.py",

@@ -19,7 +19,7 @@ from .._kit import atomic_files
 from . import documents
 from .clipper import Clipper
 from .documents import Document, model_errors
-from .formats import convert, from_optimizer
+from .formats import convert
 from .optimizer_integrations import integration, with_names, without_hash
 from .outcome import OutcomeProperties
 from .schema import Settings
@@ -130,22 +130,6 @@ class ClipConfig(OutcomeProperties, Settings):
             ClipConfig(rule='global_norm', threshold=1.0)
         """
         return cls(**convert.settings_data(documents.parse(text, kind, "the text")))
-
-    @classmethod
-    def of(cls, optimizer: Any) -> Self:
-        """Import the clip settings of an optimizer of Keras (such as `clipnorm`) or Paddle (`grad_clip`).
-
-        Args:
-            optimizer: A `keras.optimizers.Optimizer` or a `paddle.optimizer.Optimizer`.
-
-        Raises:
-            TypeError: The optimizer is not from Keras or Paddle. PyTorch and optax expose no clip settings.
-            ConfigError: The clip settings of the optimizer are not supported. Examples are a custom clip class, and
-                different clips for groups of parameters.
-
-        Source: unified_clip. `provenance.notes` explains the imported settings. docs/formats.md has an example.
-        """
-        return cls(**from_optimizer.data(optimizer))
 
     def dumps(self, kind: str = "toml") -> str:
         """Return the configuration as text that `loads` reads.

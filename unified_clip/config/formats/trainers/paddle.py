@@ -27,8 +27,6 @@ ARGUMENTS = {
 }
 """The arguments of the clip classes in Paddle 1, Paddle 2 and Paddle 3."""
 
-PER_GROUP = "Paddle clips each group of parameters separately, so a total norm includes only one group."
-
 
 def zero_of(rule: Rule) -> Zero:
     """With a threshold of 0, only `ClipGradByNorm` makes training fail."""
