@@ -220,15 +220,15 @@ def _parts_of(size: float | str) -> tuple[str, float]:
 def size_in_words(size: float) -> str:
     """Return a relative size as text, such as "12 times", "25 %" or "1.2e-05".
 
-    >>> size_in_words(0.25)
-    '25 %'
+    >>> size_in_words(0.25), size_in_words(0.0)
+    ('25 %', '0')
     """
     if size == math.inf:
         return "inf or NaN"
     if size >= 10:
         return f"{size:.0f} times" if size < 1e6 else f"{size:.1e} times"
     if size < 1e-4:
-        return f"{size:.1e}"
+        return f"{size:.1e}" if size else "0"
     return f"{100 * size:.2g} %" if size < 0.995 else f"{100 * size:.0f} %"
 
 
