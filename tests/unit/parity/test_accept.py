@@ -137,11 +137,19 @@ def test_the_cause_or_the_error_is_the_reason_and_an_unknown_cause_needs_one(pat
 
 def test_the_comment_on_a_difference_of_the_user_is_the_cause_in_this_run(path: Path) -> None:
     own: dict[str, Any] = {"kind": "form", "detail": "float32", "function": "clip.py:clip"}
-    accept(path, {"one": native(norm=0.5, cause="as if eps were 0", cause_kind="eps", **own)})
-    assert path.read_text("utf-8").endswith('reason = "ours # sums" # as if eps were 0\n')
-    assert accept(path, {"one": native(norm=0.0, **own)}) == (0, 1, 0, 0)
-    words = entries.KINDS["form"]
-    assert path.read_text("utf-8").endswith(f'reason = "ours # sums" # {words}: float32\n')
+    first = {"one": native(norm=0.5, cause="as if eps were 0", cause_kind="eps", **own)}
+    accept_differences(path, [], run_with(first, []))
+    written = path.read_text("utf-8")
+    assert written.endswith('reason = "" # as if eps were 0\n')
+    for reason, end in (
+        ('reason = "" # as if eps were 0\n', f'reason = "" # {entries.KINDS["form"]}: float32\n'),
+        ('reason = "why" # ticket 3\n', 'reason = "why" # ticket 3\n'),
+        ("", '"one"]\n'),
+    ):
+        path.write_text(written.replace('reason = "" # as if eps were 0\n', reason), "utf-8")
+        known = entries.read(path)
+        assert accept_differences(path, known, run_with({"one": native(norm=0.0, **own)}, known)) == (0, 1, 0, 0)
+        assert path.read_text("utf-8").endswith(end)
 
 
 @pytest.mark.parametrize("listed_first", [True, False])

@@ -89,7 +89,8 @@ def _update(table: Table, entry: KnownDifference, covered: Differences, framewor
     is_shorter = len(frameworks) <= len(entry.also)
     if has_other_size:
         table["size"] = _size(covered.values())
-        if table["reason"].trivia.comment and any(each.is_users for each in covered.values()):
+        # a comment beside a reason is the user's
+        if table.get("reason") == "" and any(each.is_users for each in covered.values()):
             _comment(table["reason"], _reason(list(covered.values())))
     if gone:
         table["cases"] = _names([name for name in entry.cases if name not in gone])
