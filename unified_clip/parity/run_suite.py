@@ -210,7 +210,7 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
                 natives[framework, name] = judged.native
     compared = {name for name, framework in suite.frameworks.items() if NATIVE in framework.modes}
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in compared]
-    judgements, entries = match.match_deviations(known, natives)
+    judgements, entries = match.match_deviations(known, natives, [case.name for case in suite.cases])
     for place, (verdict, problem) in judgements.items():
         natives[place].verdict, natives[place].problem = verdict, problem
     if suite.chosen_cases:  # a case that does not run may show the difference

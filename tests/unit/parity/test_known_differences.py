@@ -15,7 +15,7 @@ from unified_clip.parity.results import FrameworkResult
 
 KNOWN = KnownDifference(framework="torch", function="torch.*", cases=["long *"], size=0.1, reason="sums in float32")
 
-KNOWN._file, KNOWN._line = "known.toml", 6
+KNOWN._file, KNOWN._find_line = "known.toml", lambda: 6
 
 STALE = "no case shows this difference. Correct or remove the entry in known.toml, line 6"
 
@@ -113,9 +113,11 @@ def test_each_name_of_a_case_has_to_occur() -> None:
     assert judge([both], long_a=deviation()) == (["known"], [wide])
     assert judge([both], long_a=deviation(), wide_a=deviation()) == (["known", "known"], [])
     misspelt = KNOWN.model_copy(update={"cases": ["long list"]})
-    assert (
-        "No case is called 'long list'. Did you mean 'long lists'?" in judge([misspelt], long_lists=deviation())[1][1]
-    )
+    (_, stale) = judge([misspelt], long_lists=deviation())[1]
+    assert "No case is called 'long list'. Did you mean 'long lists'?" in stale
+    places: dict[match.Place, match.Deviation] = {("torch", "long lists"): deviation()}
+    (entry,) = match.match_deviations([misspelt], places, ["long list", "long lists"])[1]
+    assert "Did you mean" not in entry.problem, "the case exists, but this run did not call the function with it"
 
 
 def test_an_entry_of_a_function_that_the_run_did_not_call_says_so() -> None:

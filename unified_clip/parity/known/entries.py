@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
@@ -119,7 +119,7 @@ class KnownDifference(schema.SuiteTable):
 
     reason: str = ""
     _file: str = PrivateAttr("")
-    _line: int = PrivateAttr(0)
+    _find_line: Callable[[], int | None] | None = PrivateAttr(None)
     _table: int = PrivateAttr(0)
 
     @field_validator("size")
@@ -140,7 +140,7 @@ class KnownDifference(schema.SuiteTable):
     @property
     def line(self) -> int:
         """The line of the reason, or of the entry if it has none."""
-        return self._line
+        return (self._find_line and self._find_line()) or 1
 
     @property
     def place(self) -> str:
@@ -196,7 +196,8 @@ def read(path: Path) -> list[KnownDifference]:
     document = schema.parsed(path)
     known = []
     for index, entry in enumerate(schema.validated(document, KnownFile).known):
-        entry._file, entry._table, entry._line = str(path), index, document.line(["known", index, "reason"]) or 1
+        entry._file, entry._table = str(path), index
+        entry._find_line = partial(document.line, ["known", index, "reason"])  # it parses the file again
         known += [entry.model_copy(update={"framework": name}) for name in (entry.framework, *entry.also)]
     return known
 

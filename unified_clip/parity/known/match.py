@@ -30,7 +30,7 @@ LISTED = "; listed"
 
 
 def match_deviations(
-    known: Sequence[KnownDifference] | None, deviations: Mapping[Place, Deviation]
+    known: Sequence[KnownDifference] | None, deviations: Mapping[Place, Deviation], names: Collection[str] = ()
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Return (judgements, entries).
 
@@ -38,13 +38,15 @@ def match_deviations(
     difference. `entries` contains a result for each entry of `known`.
 
     known: None if the suite has no list of known differences.
+    names: The names of all cases of the suite. The default is those of `deviations`.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     for (framework, case), deviation in deviations.items():
         problem = _problem([entry for entry in known or [] if entry.is_for(framework, case, deviation)], deviation)
         judgements[framework, case] = _verdict(deviation, problem), "" if known is None else problem
     unlisted = {place for place, (verdict, _) in judgements.items() if verdict == "different"}
-    return judgements, [_judge_entry(entry, deviations, unlisted) for entry in known or []]
+    names = names or {case for _, case in deviations}
+    return judgements, [_judge_entry(entry, deviations, unlisted, names) for entry in known or []]
 
 
 def _verdict(deviation: Deviation, problem: str) -> NativeVerdict:
@@ -102,7 +104,7 @@ def _near(patterns: Sequence[str], names: Collection[str]) -> str:
 
 
 def _judge_entry(
-    entry: KnownDifference, deviations: Mapping[Place, Deviation], unlisted: set[Place]
+    entry: KnownDifference, deviations: Mapping[Place, Deviation], unlisted: set[Place], names: Collection[str]
 ) -> KnownDifferenceResult:
     results = {place: each for place, each in deviations.items() if entry.is_of(place[0], each)}
     matching = {place: each for place, each in results.items() if entry.is_for(*place, each)}
@@ -114,7 +116,7 @@ def _judge_entry(
         which = "no case" if is_whole else f"no case that matches {', '.join(map(repr, unmatched))}"
         is_called = results or ".py:" not in entry.function
         called = "" if is_called else " The run did not call this function."
-        near = _near(unmatched, {case for _, case in deviations})
+        near = _near(unmatched, names)
         problem = f"{which} shows this difference.{near}{called} Correct or remove the entry in {entry.place}"
     elif unlisted.isdisjoint(matching) and entry.is_too_large(parts(each)[1] for each in cases.values()):
         largest = size_in_words(max(parts(each)[1] for each in cases.values()))

@@ -179,7 +179,7 @@ def next_steps(report: ParityReport) -> list[str]:
     natives = [native for _, native in report.natives() if native.problem]
     own = {native.function for native in natives if native.is_users}
     suite = "" if report.suite in ("", "parity") else f" --suite {shlex.quote(report.suite)}"
-    accept = f"run `unified-clip parity{suite} --accept`, which updates the list of known differences."
+    accept = f"run `unified-clip parity{suite} --accept`, with --frameworks as in this run."
     steps = []
     if own:
         steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")

@@ -18,6 +18,7 @@ import traceback
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import CodeType
@@ -154,8 +155,8 @@ def function_in(path: Path, name: str) -> Callable[..., Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # so that the file can import modules beside it
-    if (here := str(Path.cwd())) not in sys.path:  # and packages of the working directory, as with python -m
-        sys.path.append(here)
+    with suppress(OSError):  # and packages of the working directory, as with python -m, if it still exists
+        sys.path += {str(Path.cwd())}.difference(sys.path)
     sys.modules[module_name] = module  # where dataclasses and typing look up the names in annotations
     try:
         spec.loader.exec_module(module)
