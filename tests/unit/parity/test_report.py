@@ -16,7 +16,7 @@ from support.parity.reports import native, one_case
 from support.parity.runs import NORM_OFF, run_suite_with, unchanged_outcome, wrong_outcome
 
 from unified_clip._kit.report_model import json_schema
-from unified_clip.parity.report import build, page, terminal, write
+from unified_clip.parity.report import build, junit, page, terminal, write
 from unified_clip.parity.results import FrameworkResult, NativeResult, ParityReport
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -51,6 +51,26 @@ def test_differences_with_one_kind_of_cause_are_one_problem_with_the_largest_siz
         ("as if eps were 0.001 instead of 0 (numbers differ by up to 50 %)", ["0", "1"]),
         ("as if the threshold were 2 instead of 1 in the first case (numbers differ by 3 %)", ["2", "3"]),
     ]
+
+
+def test_the_xml_has_the_function_and_the_command_of_a_failure() -> None:
+    failed = native("different", 0.5, problem="off", function="optax.f").model_copy(
+        update={"reproduce": "unified-clip x"}
+    )
+    run = build.build_report(["jax"], [one_case("a", jax=FrameworkResult(native=failed))])
+    (entry,) = [each for tests in junit.test_suites(run) for each in tests.entries if each.mark]
+    assert entry.mark is not None
+    assert (entry.group, entry.mark.numbers) == ("jax.optax.f", ["To see this result, run unified-clip x"])
+
+
+def test_an_accepted_difference_is_counted_once() -> None:
+    cases = [
+        one_case(name, torch=FrameworkResult(native=native("known", 0.5, function=function)))
+        for name, function in (("a", "clip.py:f"), ("b", "torch.f"), ("c", "torch.f"))
+    ]
+    verdict = build.build_report(["torch"], cases).verdict
+    assert verdict.startswith("PASS: 0 results of your functions are right, and 1 known difference is accepted. ")
+    assert verdict.endswith("2 differences of the frameworks' functions are known.")
 
 
 def test_the_finding_comes_first_and_each_advice_once(

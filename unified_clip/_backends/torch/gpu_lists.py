@@ -52,7 +52,7 @@ class Part(NamedTuple):
 class GpuLists:
     """One list for each device. The methods only launch kernels, and wait for none of them.
 
-    `scale` and `clamp` allocate what they need and return the launch, which cannot fail for lack of memory.
+    `scale` and `clamp` allocate what they need, and return the launch, which needs no more memory.
     """
 
     def __init__(self, tensors: Sequence[Tensor], parts: Sequence[Part]) -> None:

@@ -179,7 +179,7 @@ def next_steps(report: ParityReport) -> list[str]:
     natives = [native for _, native in report.natives() if native.problem]
     own = {native.function for native in natives if native.is_users}
     suite = "" if report.suite in ("", "parity") else f" --suite {shlex.quote(report.suite)}"
-    accept = f"run `unified-clip parity{suite} --accept`, with --frameworks as in this run."
+    accept = f"run `unified-clip parity{suite} --accept`, with the --frameworks of this run, if any."
     steps = []
     if own:
         steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")
@@ -225,16 +225,14 @@ def _verdict_sentence(report: ParityReport) -> str:
     right, known = len(users) - users.count("known"), users.count("known")
     accepted = f", and {counted(known, 'known difference')} {_are(known)} accepted" if known else ""
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"} - {*absent}
-    unlisted = f"{counted(natives['different'], 'difference')} of {view.whose(report, 'different')}"
-    theirs = natives["known"] - known
+    theirs, unlisted = natives["known"] - known, natives["different"]
     sentences = {
         f"{counted(right, 'result')} of {view.YOUR_FUNCTIONS} {_are(right)} right{accepted}": users,
         f"{counted(verdicts['equal'], 'result')} of unified_clip {_are(verdicts['equal'])} exact{allowed}": verdicts,
         NO_RESULTS: not verdicts,
         f"{counted(theirs, 'difference')} of {view.THEIRS} {_are(theirs)} known": theirs,
-        f"{unlisted} {_are(natives['different'])} not judged: the suite has no list of known differences": natives[
-            "different"
-        ],
+        f"{counted(unlisted, 'difference')} of {view.whose(report, 'different')} {_are(unlisted)} not judged: "
+        "the suite has no list of known differences": unlisted,
         f"{', '.join(absent)} {_are(len(absent))} missing, which the suite allows": absent,
         f"Some results of {', '.join(sorted(missing))} are missing": missing,
     }
