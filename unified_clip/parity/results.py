@@ -332,6 +332,9 @@ class ParityReport(ReportModel):
 
     may_be_missing: list[str] = Field(default=[], exclude=True)
 
+    chosen_frameworks: list[str] = Field(default=[], exclude=True)
+    """The frameworks of the option `--frameworks`."""
+
     chosen_cases: bool = Field(default=False, exclude=True)
     """Whether the run has the option `--case`."""
 

@@ -24,7 +24,6 @@ from .known import match
 from .known.match import Place
 from .modes import COMPILED, IN_GRAPHS, NATIVE, PROCESSES
 from .report import build
-from .report.terminal import command
 from .results import CaseResult, FrameworkResult, KnownDifferenceResult, NativeResult, ParityReport, differing_stages
 from .suite import own_functions
 from .suite.case import Case
@@ -73,6 +72,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         may_be_missing=[name for name, framework in suite.frameworks.items() if framework.missing],
         titles={name: framework.title for name, framework in suite.frameworks.items()},
         suite=suite.directory,
+        chosen_frameworks=list(suite.chosen_frameworks),
         chosen_cases=suite.chosen_cases,
         started=started,
         notes=notes,
@@ -227,7 +227,7 @@ def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[
             by_mode[mode].details = element
         for result in by_mode.values():
             if result.verdict not in ("equal", "no norm", "close", "missing", "not available"):
-                result.reproduce = command(suite.directory, case.name, framework)
+                result.reproduce = build.command(suite.directory, "--case", case.name, "--frameworks", framework)
         if judged:
             frameworks[framework] = FrameworkResult.model_validate(by_mode)
     return CaseResult(

@@ -23,7 +23,7 @@ from unified_clip import cli
 from unified_clip.parity import run_suite
 from unified_clip.parity.call_outcome import Failure
 from unified_clip.parity.modes import HOST, NATIVE
-from unified_clip.parity.report import terminal
+from unified_clip.parity.report import build
 from unified_clip.parity.suite import load, select
 
 
@@ -113,8 +113,20 @@ def test_an_entry_is_not_stale_if_a_case_that_may_show_its_difference_has_crashe
 
 def test_the_command_names_a_suite_elsewhere_and_quotes_every_name() -> None:
     name = "it's: a case"
-    assert terminal.command("parity", name, "jax").startswith("unified-clip parity --case ")
-    command = terminal.command("my suite", name, "jax")
+    command = build.command("my suite", "--case", name, "--frameworks", "jax")
     expected = ["unified-clip", "parity", "--suite", "my suite", "--case", name, "--frameworks", "jax"]
     assert shlex.split(command) == expected
+    assert shlex.split(build.command("parity", "--case", name)) == ["unified-clip", "parity", "--case", name]
     assert HOST not in command
+
+
+@pytest.mark.parametrize("chosen", [[], ["--frameworks", "numpy,torch"]])
+def test_the_command_to_accept_repeats_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: list[str]
+) -> None:
+    where = str(suite(tmp_path, CASES, KNOWN.format(size=0.5), frameworks=FRAMEWORKS))
+    with fake_workers(unchanged_outcome):  # the listed difference has gone
+        assert cli.main(["parity", "--suite", where, *chosen, "--out", str(tmp_path / "report")]) == 1
+        (command,) = re.findall(r"`(.*--accept)`", capsys.readouterr().out)
+        arguments = shlex.split(command)
+        assert arguments[1:] == ["parity", "--suite", where, *chosen, "--accept"]

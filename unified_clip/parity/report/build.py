@@ -178,8 +178,8 @@ def next_steps(report: ParityReport) -> list[str]:
     """Return what to do about the problems."""
     natives = [native for _, native in report.natives() if native.problem]
     own = {native.function for native in natives if native.is_users}
-    suite = "" if report.suite in ("", "parity") else f" --suite {shlex.quote(report.suite)}"
-    accept = f"run `unified-clip parity{suite} --accept`, with the --frameworks of this run, if any."
+    chosen = ["--frameworks", ",".join(report.chosen_frameworks)] if report.chosen_frameworks else []
+    accept = f"run `{command(report.suite, *chosen, '--accept')}`."
     steps = []
     if own:
         steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")
@@ -190,6 +190,15 @@ def next_steps(report: ParityReport) -> list[str]:
     results = (report.result_of(problem) for problem in report.problems)
     commands = [result.reproduce for result in results if result and result.reproduce]
     return [*steps, *(f"To see the numbers of the first case, run `{command}`" for command in commands[:1])]
+
+
+def command(suite: str, *options: str) -> str:
+    """Return a shell command.
+
+    >>> command("parity", "--case", "worked example: global_norm()", "--frameworks", "torch")
+    "unified-clip parity --case 'worked example: global_norm()' --frameworks torch"
+    """
+    return shlex.join(["unified-clip", "parity", *(() if suite in ("", "parity") else ("--suite", suite)), *options])
 
 
 def _is_stale(entry: KnownDifferenceResult) -> bool:

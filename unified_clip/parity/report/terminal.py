@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,16 +44,6 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
     for line in [*view.glance(report), where]:
         console.print(cell(line), soft_wrap=True)
-
-
-def command(suite: str, case: str, framework: str) -> str:
-    """Return the shell command that repeats a case on one framework.
-
-    >>> command("parity", "worked example: global_norm()", "torch")
-    "unified-clip parity --case 'worked example: global_norm()' --frameworks torch"
-    """
-    where = "" if suite in ("", "parity") else f"--suite {shlex.quote(suite)} "
-    return f"unified-clip parity {where}--case {shlex.quote(case)} --frameworks {framework}"
 
 
 def case_lines(report: ParityReport) -> Iterator[str]:

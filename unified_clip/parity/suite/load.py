@@ -38,6 +38,9 @@ class Suite:
     saved: Sequence[str] = ()
     """The names of the lists of gradients that were read from a file, or returned by a function of the user."""
 
+    chosen_frameworks: Sequence[str] = ()
+    """The frameworks of the option `--frameworks`."""
+
     chosen_cases: bool = False
     """Whether the run has the option `--case`. With this option, no known difference is reported as stale."""
 

@@ -22,7 +22,7 @@ def only_frameworks(suite: Suite, names: Sequence[str]) -> Suite:
     if not remaining:
         problem = f"no case of the suite is for {', '.join(frameworks)}. Choose other frameworks"
         raise SuiteError(f"--frameworks: {problem}", "UC203")
-    return dataclasses.replace(suite, cases=remaining, frameworks=frameworks)
+    return dataclasses.replace(suite, cases=remaining, frameworks=frameworks, chosen_frameworks=list(frameworks))
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
