@@ -46,7 +46,10 @@ class Cause(NamedTuple):
 
 def names_text(names: Collection[str]) -> str:
     """Return a text such as "'a', 'b' and 'c'"."""
-    texts = [*map(repr, names)]
+    return listed([*map(repr, names)])
+
+
+def listed(texts: Sequence[str]) -> str:
     return enumeration(texts if len(texts) <= 4 else [*texts[:3], f"{len(texts) - 3} others"])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from .._kit.display import counted, enumeration
 from .cause import Cause
 from .facts import find_fact
-from .norms import not_scaled, other_norms
+from .norms import OF_COUNT, not_scaled, other_norms
 from .observation import IN_FLOAT32, NARROW, SLACK, Hypothesis, Observation
 from .rounding import float32_error, in_16_bits, in_float32, steps_in_16_bits
 from .rules import element_limits, other_rules
@@ -243,6 +243,8 @@ def _judge(
 
 def _common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     fitting = [each for each in fitting if not each.is_rare] or fitting
+    if len({each.kind for each in fitting}) > 1:  # a number of gradients that was chosen to fit is no evidence
+        fitting = [each for each in fitting if each.form != OF_COUNT] or fitting
     kind, kinds = fitting[0].kind, {each.kind for each in fitting}
     if len(kinds) > 1 or not kind:
         return None

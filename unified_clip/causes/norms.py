@@ -45,6 +45,9 @@ OF_MEAN_SQUARES: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 MOST_AXES = 4
 
+OF_COUNT = "gradients at one end of the list were left out"
+"""The form of hypotheses that differ in how many gradients are left out."""
+
 CHANCE = 0.05
 """Sets of gradients are tested only if the probability that a wrong set fits by chance is below this number."""
 
@@ -120,11 +123,11 @@ def _of_other_gradients(call: Observation) -> Iterator[Hypothesis]:
     narrow = max((2.0 ** -FORMATS[each.dtype].precision for each in call.scalings.values()), default=0.0)
     is_precise = len(counted) * max(IN_FLOAT32, narrow if call.norm_is_expected else 0.0) < CHANCE
     for number in range(size):
-        shape = call.counted[number].shape if number in call.counted else None
-        for key in (f"{call.names_of([number])} {shape}", f"{number - size}"):
-            yield _without(call, [number], f"as if {call.names_of([number])} were left out of the norm", key)
+        name = call.described(number)
+        for key in (name, f"{number - size}"):
+            yield _without(call, [number], f"as if {name} were left out of the norm", key)
             if is_precise and not call.is_special[1]:
-                sentence = f"as if {call.names_of([number])} were counted twice in the norm"
+                sentence = f"as if {name} were counted twice in the norm"
                 yield _measured(call, "repeated parameter", [*counted, number], [number], sentence, f"2 {key}")
     for name, left in _properties(call):
         yield _without(call, left, f"as if {name} were left out of the norm")
@@ -132,7 +135,8 @@ def _of_other_gradients(call: Observation) -> Iterator[Hypothesis]:
         yield _without(call, left, f"as if the norm included only the {which} gradient")
     for count in range(2, len(counted) - 1) if is_precise else ():
         for which, left in (("last", counted[-count:]), ("first", counted[:count])):
-            yield _without(call, left, f"as if the {which} {count} gradients were left out of the norm")
+            sentence = f"as if the {which} {count} gradients were left out of the norm"
+            yield _without(call, left, sentence)._replace(form=OF_COUNT)
     if beside := [number for number in call.own if number not in call.counted]:
         sentence, norms = (
             f"as if the norm included {call.names_of(beside)} by mistake",

@@ -14,7 +14,7 @@ from ..recorder.clips import coefficient, combined_norm
 from ..tensors.arithmetic import FORMATS, Float64s, rounded
 from ..tensors.norms import exact_norm, norm_dtype
 from ..tensors.types import Dense, Gradient, Sparse, densify
-from .cause import CauseKind, names_text
+from .cause import CauseKind, listed
 from .scaling import EXACT, Scaling, scaling, tolerance_of
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
@@ -117,9 +117,18 @@ class Observation:
     infinite_norm_gives_nan: bool = False
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        return names_text(
-            [self.names[number] if number < len(self.names) else f"gradient {number}" for number in numbers]
-        )
+        return listed(list(map(self._name_of, numbers)))
+
+    def _name_of(self, number: int) -> str:
+        name = f"gradient {number}"
+        return repr(self.names[number]) if number < len(self.names) and self.names[number] != name else name
+
+    def described(self, number: int) -> str:
+        """Add its shape to a gradient without a name: it can be why a function leaves out the gradient."""
+        name, gradient = self._name_of(number), self.before[number]
+        if gradient is None or name != f"gradient {number}":
+            return name
+        return f"{name} of shape {list(gradient.shape)}"
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
         """Yield (index, gradient, expected result, observed result) for each gradient with both results."""

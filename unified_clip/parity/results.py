@@ -15,6 +15,7 @@ from pydantic import Field, InstanceOf, computed_field, create_model
 
 from .._kit.display import safe
 from .._kit.report_model import Real, ReportModel, json_schema
+from ..causes.cause import distinct_texts
 from ..tensors.types import Stage
 from .judge.verdict import AGREEING, STAGES, NativeVerdict, VerdictKind
 from .known.entries import DifferenceKind, KnownDifference, NotFinite
@@ -92,6 +93,14 @@ class WorstElement(ReportModel):
         called = f" ({self.name})" if self.name and self.name != f"gradient {self.gradient}" else ""
         index = f", element {self.element}" if self.element else ""
         return f"{prefix}gradient {self.gradient}{called}{index}"
+
+    @property
+    def example(self) -> str:
+        """Return a text such as "the norm is 16 instead of 20"."""
+        number = self.native or self.ours
+        if number is None:
+            return ""
+        return f"{self.place} is {' instead of '.join(distinct_texts([number.value], [self.exact.value]))}"
 
     def __str__(self) -> str:
         lines = [f"first differs at the {self.stage}: {self.place}; {self.apart} of {self.compared} numbers differ"]

@@ -425,7 +425,7 @@ def instead(of: str) -> str:
 
 MODELS = (("model", "next step"), (0.7, 3.1))
 ALL = (FLAT, THRESHOLDS)
-LAST = "as if 'gradient 24' were {} the norm"
+LAST = "as if gradient 24 of shape [3, 6] were {} the norm"
 AXIS = "all gradients with 1 axis"
 FLOATS = (*FLAT, "float16", "large float16", "large")
 
@@ -529,12 +529,12 @@ CAUSES: dict[str, tuple[Function, tuple[Sequence[str], Sequence[float]], str, st
     ),
     "a gradient below rounding": (
         unless(lambda each: each.size == 1, counts_it=False), (("tiny bias",), (1e-5, 2e-5)), "not scaled",
-        "the call returned 'gradient 1' unchanged",
+        "the call returned gradient 1 unchanged",
     ),
     "left out for its shape": (
         by_counted(lambda g: [each for each in g if each.size != 2]),
         (("one element each", "one tensor", "three"), THRESHOLDS), "left out",
-        "as if 'gradient 1' were left out of the norm",
+        "as if gradient 1 of shape [2] were left out of the norm",
     ),
     "off by more than rounding": (by_counted(lambda g: [g[0], *g[2::2]]), (("long",), (0.7,)), "", ""),
     # -- results that are rounded otherwise
@@ -557,14 +557,14 @@ CAUSES: dict[str, tuple[Function, tuple[Sequence[str], Sequence[float]], str, st
             total(g),
         ),
         (("model", "one axis", "one", "None is last"), (0.1, 0.2)), "clipped twice",
-        "as if the coefficient were applied twice to 'gradient 0'",
+        "as if the coefficient were applied twice to gradient 0",
     ),
     "the sign of the first gradient": (
         lambda g, c: (
             [each * (least(total(g), c) * (1 + 2.0**-23)) * (1 if number else -1) for number, each in enumerate(g)],
             total(g),
         ),
-        (("model",), (0.7, 3.1)), "signs", "as if 'gradient 0' were multiplied by -1",
+        (("model",), (0.7, 3.1)), "signs", "as if gradient 0 were multiplied by -1",
     ),
     "without a norm, and nothing clipped": (
         lambda g, c: ([*g], None), (("two",), (0.7, 100.0)), "not clipped",
@@ -672,6 +672,14 @@ def test_results_in_16_bits_do_not_show_that_one_of_many_gradients_is_counted_tw
     assert cause is None or cause.kind != "repeated parameter"
 
 
+def test_a_number_of_gradients_that_fits_hides_no_other_cause() -> None:
+    """In bfloat16, 256 + 1 is 256, as if the norm had only 256 of the 400 gradients."""
+    clip_case = case([dense([1.0], "bfloat16")] * 400, "clip_by_global_norm", clip_norm=1.0)
+    clipped = [dense([0.0625], "bfloat16")] * 400
+    cause = diagnose.diagnose(clip_case, oracle.expect(clip_case), CallOutcome(dense(16.0), clipped))
+    assert cause == ("16 bits", "as if the squares were added up in bfloat16")
+
+
 def test_a_list_in_another_order_is_named_in_spite_of_rounding() -> None:
     (clip_case,) = cases_of(["model"], [3.1]).values()
     exact = oracle.expect(clip_case).gradients or []
@@ -679,7 +687,7 @@ def test_a_list_in_another_order_is_named_in_spite_of_rounding() -> None:
     ordered = CallOutcome(oracle.expect(clip_case).norm, [results[index] for index in sorted(range(25), key=str)])
     cause = diagnose.diagnose(clip_case, oracle.expect(clip_case), ordered)
     assert cause
-    assert cause.sentence == "'gradient 2', 'gradient 3', 'gradient 4' and 20 others are in another order"
+    assert cause.sentence == "gradient 2, gradient 3, gradient 4 and 20 others are in another order"
 
 
 # -- judged results
@@ -712,7 +720,7 @@ def test_a_missing_result_of_zeros_keeps_its_cause() -> None:
     judged = judged_result.judge_result((NATIVE, clip_case), oracle.expect(clip_case), outcome, FrameworkTable(), [])
     assert judged.native
     assert (judged.native.kind, judged.native.finite_size) == ("form", 0.0)
-    assert judged.native.cause == "'gradient 1' is missing"
+    assert judged.native.cause == "gradient 1 is missing"
 
 
 # -- the command

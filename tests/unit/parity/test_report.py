@@ -83,8 +83,8 @@ def test_the_finding_comes_first_and_each_advice_once(
     cases = [one_case(f"{number}", torch=FrameworkResult(native=each)) for number, each in enumerate(natives * 2)]
     run = build.build_report(["torch"], cases)
     assert run.verdict == (
-        "FAIL: 4 of 4 results of your functions are wrong (first of 2: torch, clip.py:f: as if eps were 1 instead of "
-        "0)."
+        "FAIL: 4 of 4 results of your functions are wrong (torch, clip.py:f: as if eps were 1 instead of 0; 1 more "
+        "below)."
     )
     terminal.show(run, tmp_path)
     printed = capsys.readouterr().out
@@ -130,11 +130,16 @@ ATTRIBUTES = {
     "testsuites": {"name", "time", "tests", "failures", "errors"},
     "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname"},
     "testcase": {"name", "classname", "time"},
+    "system-out": set(),
     "failure": {"type", "message"},
     "error": {"type", "message"},
     "skipped": {"type", "message"},
 }
-CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "error", "skipped"}}
+CHILDREN = {
+    "testsuites": {"testsuite"},
+    "testsuite": {"testcase", "system-out"},
+    "testcase": {"failure", "error", "skipped"},
+}
 """The elements and attributes that Jenkins' junit-10.xsd and other readers support."""
 
 
@@ -150,7 +155,7 @@ def test_junit_has_the_form_xunit2(name: str, request: pytest.FixtureRequest, tm
         assert re.fullmatch(r"[0-9]+\.[0-9]{3}", element.attrib["time"])
     for child in root:
         assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", child.attrib["timestamp"])
-        assert int(child.attrib["tests"]) == len(child) > 0
+        assert int(child.attrib["tests"]) == len(child.findall("testcase")) > 0
     for count, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
         assert int(root.attrib[count]) == len(list(root.iter(tag))) == sum(int(child.attrib[count]) for child in root)
 
@@ -162,8 +167,14 @@ def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     failure = root.find(f"testsuite[@name='torch, host path']/testcase[@name='{NORM_OFF}']/failure")
     assert failure is not None
-    assert failure.get("message") == "as if the norm were computed in 16 bits (norm off by 4.78e+04 ULP)"
+    assert (
+        failure.get("message")
+        == "as if the norm were computed in 16 bits (norm off by 4.78e+04 ULP). The norm is 8.21584 instead of 5.47723"
+    )
     assert "0x1.6000000000000p+2" in str(failure.text)
+    told = [each.text or "" for each in root.iter("system-out")]
+    assert len(told) == 1
+    assert told[0].startswith(failed_report.verdict)
     assert {error.get("message") for error in root.iter("error")} == {"\\x1b[31mred | </failure>\\x00"}
 
 

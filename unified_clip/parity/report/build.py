@@ -184,12 +184,13 @@ def next_steps(report: ParityReport) -> list[str]:
     if own:
         steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")
     elif natives:
-        steps.append(f"Another release of a framework, or a new case, can differ. If that is why, {accept}")
+        steps.append(f"If a new release, a new case or a removed entry of the list explains this, {accept}")
     elif any(_is_stale(entry) for entry in report.known):
         steps.append(f"If the differences have gone for a reason that you know, {accept}")
     results = (report.result_of(problem) for problem in report.problems)
     commands = [result.reproduce for result in results if result and result.reproduce]
-    return [*steps, *(f"To see the numbers of the first case, run `{command}`" for command in commands[:1])]
+    looks = [f"To see the numbers of the first case, run `{command}`" for command in commands[:1]]
+    return [*steps, *looks] if own else [*looks, *steps]
 
 
 def command(suite: str, *options: str) -> str:
@@ -228,8 +229,8 @@ def _verdict_sentence(report: ParityReport) -> str:
         return f"FAIL: {'; '.join(_failures(report)) or f'nothing was compared{why}'}."
     verdicts = Counter[str](result.verdict for _, result in report.results())
     natives = Counter[str](native.verdict for _, native in report.natives())
-    within = verdicts["close"] + verdicts["flushed"]
-    allowed = f", {within} {_are(within)} close enough (docs/contract.md)" if within else ""
+    within = ", ".join(f"{verdicts[each]} {each}" for each in ("close", "flushed") if verdicts[each])
+    allowed = f", {within} (docs/contract.md allows this)" if within else ""
     users = [native.verdict for _, native in report.natives() if native.is_users and not native.is_failure]
     right, known = len(users) - users.count("known"), users.count("known")
     accepted = f", and {counted(known, 'known difference')} {_are(known)} accepted" if known else ""
@@ -253,9 +254,9 @@ def _are(number: int) -> str:
 
 
 def _first(places: Sequence[str]) -> str:
-    """Return the first of several places, with the number of different ones."""
-    count = len({*places})
-    return f"first of {count}: {places[0]}" if count > 1 else places[0]
+    """Return the first of several places, with the number of other ones."""
+    others = len({*places}) - 1
+    return f"{places[0]}; {others} more below" if others else places[0]
 
 
 def _failures(report: ParityReport) -> Iterator[str]:

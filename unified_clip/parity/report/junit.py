@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..modes import TITLES
@@ -83,7 +84,9 @@ def _entries(report: ParityReport) -> Iterator[tuple[str, Entry]]:
 
 
 def _group(mode: str, result: Result) -> str:
-    return (result.function if isinstance(result, NativeResult) else None) or mode
+    function = (result.function if isinstance(result, NativeResult) else None) or mode
+    path, separator, name = function.rpartition(".py:")
+    return f"{Path(path).name}:{name}" if separator else function
 
 
 def _title(mode: str, result: Result) -> str:
@@ -97,4 +100,5 @@ def _mark(report: ParityReport, framework: str, result: Result) -> Mark | None:
     if result.is_failure:
         return Mark("error" if is_wrong else "skipped", result.verdict, result.detail, numbers)
     problem = result.problem if isinstance(result, NativeResult) else result.detail if is_wrong else ""
-    return Mark("failure", "different", problem, numbers) if problem or is_wrong else None
+    message = ". ".join(filter(None, (problem, view.example(result, problem))))
+    return Mark("failure", "different", message, numbers) if problem or is_wrong else None

@@ -119,9 +119,11 @@ class PageView:
         if native:
             agreeing = native["equal"] + native["no norm"] + native["close"]
             whose = view.whose(self.report)
-            fails = any(result.problem for _, result in self.report.natives())
-            quality = "different" if fails else "" if native["different"] else "equal"
+            quality = "equal" if agreeing == native.total() else ""
             tiles.append((f"{agreeing} of {native.total()}", f"results of {whose} are right", quality))
+            if failing := sum(bool(result.problem) for _, result in self.report.natives()):
+                what = "not in the list of known differences" if self.report.known else "different"
+                tiles.append((str(failing), what, "different"))
         if native["known"]:
             tiles.append((str(native["known"]), "known differences", "known"))
         return [*tiles, (str(len(self.rows)), "cases", "")]

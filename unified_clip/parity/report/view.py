@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from ..._kit.display import counted, enumeration
+from ..judge.verdict import AGREEING
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES, YOURS
 from ..results import (
@@ -78,18 +79,26 @@ def problem_lines(report: ParityReport) -> Iterator[str]:
         problems = list(group)
         if len(problems) > 1:
             yield f"- {what}"
-        yield from (f"  - {_finding(each)}" if len(problems) > 1 else f"- {problem_line(each)}" for each in problems)
+        for each in problems:
+            yield f"  - {_finding(report, each)}" if len(problems) > 1 else f"- {problem_line(report, each)}"
 
 
-def problem_line(problem: Problem) -> str:
-    finding = _finding(problem)
+def problem_line(report: ParityReport, problem: Problem) -> str:
+    finding = _finding(report, problem)
     return f"{problem.what}: {finding}" if finding else problem.what
 
 
-def _finding(problem: Problem) -> str:
+def _finding(report: ParityReport, problem: Problem) -> str:
     names = problem.cases
     cases = f"{len(names)} cases, first: {names[0]}" if len(names) > 1 else "".join(f"Case: {name}" for name in names)
-    return ". ".join(filter(None, (problem.detail.removesuffix("."), cases)))
+    detail = problem.detail.removesuffix(".")
+    return ". ".join(filter(None, (detail, cases, example(report.result_of(problem), detail))))
+
+
+def example(result: Result | None, detail: str) -> str:
+    """Return a sentence about the number that differs most, or '' if no numbers differ or `detail` has them."""
+    text = result.details.example if result and result.details else ""
+    return "" if text in detail else text[:1].upper() + text[1:]
 
 
 def numbers(result: Result) -> list[str]:
@@ -115,7 +124,8 @@ def glance(report: ParityReport) -> list[str]:
         lines.append(f"{natives_title(report)}: {_shares(_present(report, report.summary.natives))}.")
     differ = any(case.differing_stages for case in report.cases)
     on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
-    if report.exit_code == 0 and not differ and len(on_host) > 1:
+    is_right = all(on.keys() <= {*AGREEING, "missing"} for on in report.summary.host.values())
+    if is_right and not differ and len(on_host) > 1:
         which = "all frameworks" if len(on_host) == len(report.frameworks) else ", ".join(on_host)
         lines.append(f"On the host path, {which} gave the same bits.")
     return [*lines, *report.notes]

@@ -58,7 +58,7 @@ def as_markdown(report: ParityReport) -> str:
         "versions": [f"- {name} {version}" for name, version in report.versions.items()],
         "header": ["case", *report.frameworks],
         "own": [[name, *map(view.unified_clip, each)] for name, each in results],
-        "natives": [[name, *map(view.native, each)] for name, each in results if report.summary.natives],
+        "natives": [[name, *map(view.native, each)] for name, each in results if any(one.native for one in each)],
         "whose": natives,
         "table": markdown.rows,
     }
@@ -76,4 +76,5 @@ def as_xml(report: ParityReport) -> str:
     template.filters["printable"] = safe
     started = report.started.strftime("%Y-%m-%dT%H:%M:%S")
     counts = {name: total[name] for name in ("tests", "failures", "errors")}  # xunit2 has no total of skipped tests
-    return template.get_template("parity.xml").render(suites=suites, total=counts, started=started) + "\n"
+    told = [report.verdict, *build.next_steps(report), *report.notes]
+    return template.get_template("parity.xml").render(suites=suites, told=told, total=counts, started=started) + "\n"
