@@ -129,7 +129,7 @@ def _of_loss(logged: LoggedComparison) -> Finding:
         f"{logged.name} is {logged.first.old:.9g} and {logged.first.new:.9g}. The gradients agree, so the scripts "
         "compute or log this number in different ways"
     )
-    return Finding(logged.first.step, "other data or loss", logged.name, logged.first.old, logged.first.new, sentence)
+    return Finding(logged.first.step, "other data or loss", logged.name, sentence, "", *logged.first[1:3])
 
 
 def _shorter(a: RecordedRun, b: RecordedRun, runs: tuple[Run, Run]) -> list[Finding]:
@@ -143,7 +143,7 @@ def _shorter(a: RecordedRun, b: RecordedRun, runs: tuple[Run, Run]) -> list[Find
     sentence = f"{run.name} ends after {min(counts)} of the {max(counts)} steps of {other.name}"
     if error := next((f"{line.call} raised an error ({line.error})" for line in run.lines if line.error), ""):
         sentence += f". {error}"
-    return [Finding(min(counts) + 1, "one run is shorter", "number of steps", counts[0], counts[1], sentence)]
+    return [Finding(min(counts) + 1, "one run is shorter", "number of steps", sentence, "", *counts)]
 
 
 def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:

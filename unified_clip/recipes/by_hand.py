@@ -44,42 +44,34 @@ def identify(steps: Sequence[Changes]) -> list[RecordedCall] | None:
     if all(np.array_equal(each.raw, each.gradient) for each in every):
         return None
     dtype = dtype_of(array for each in every for array in (each.raw, each.gradient))
-    for rule in (_by_total_norm, _by_each_norm, _by_value):
-        if (calls := rule(steps, closeness(dtype))) is not None:
-            return [call.model_copy(update={"dtype": dtype}) for call in calls]
-    return None
+    close = closeness(dtype)
+    calls = _by_norm("global", steps, close) or _by_norm("each", steps, close) or _by_value(steps, close)
+    return [call.model_copy(update={"dtype": dtype}) for call in calls] if calls else None
 
 
 def closeness(dtype: str) -> float:
     return max(CLOSE, 4 * UNITS[dtype])
 
 
-def _by_total_norm(steps: Sequence[Changes], close: float) -> list[RecordedCall] | None:
-    pairs = []
+def _by_norm(rule: str, steps: Sequence[Changes], close: float) -> list[RecordedCall] | None:
+    """Return clips by the total norm ("global"), which have one coefficient in each step, or by each norm."""
+    pairs: list[tuple[float, float]] = []
+    columns: list[tuple[Any, Any]] = []
     for changes in steps:
-        coefs = [each.coef(close) for each in changes.values() if each.norm]
-        known = [coef for coef in coefs if coef is not None]
-        if not known or len(known) < len(coefs) or not all(_is_close(each, known[0], close) for each in known):
+        norms = [each.norm for each in changes.values()]
+        coefs = [coef for each in changes.values() if (coef := each.coef(close)) is not None]
+        if len(coefs) < len(norms):
             return None
-        pairs.append((math.hypot(*(each.norm for each in changes.values())), known[0]))
-    threshold = _threshold(pairs, close)
-    if threshold is None:
+        of_step = [pair for pair in zip(norms, coefs, strict=True) if pair[0]]
+        if rule == "global":
+            if not of_step or not all(_is_close(coef, of_step[0][1], close) for _, coef in of_step):
+                return None
+            of_step = [(math.hypot(*norms), of_step[0][1])]
+        pairs += of_step
+        columns.append(of_step[0] if rule == "global" else (norms, coefs))
+    if (threshold := _threshold(pairs, close)) is None:
         return None
-    return [_call(changes, "global", threshold, *pair) for changes, pair in zip(steps, pairs, strict=True)]
-
-
-def _by_each_norm(steps: Sequence[Changes], close: float) -> list[RecordedCall] | None:
-    coefs = [[each.coef(close) for each in changes.values()] for changes in steps]
-    known = [[coef for coef in each if coef is not None] for each in coefs]
-    if any(len(some) < len(every) for some, every in zip(known, coefs, strict=True)):
-        return None
-    norms = [[each.norm for each in changes.values()] for changes in steps]
-    pairs = [pair for both in zip(norms, known, strict=True) for pair in zip(*both, strict=True) if pair[0]]
-    threshold = _threshold(pairs, close)
-    if threshold is None:
-        return None
-    columns = zip(steps, norms, known, strict=True)
-    return [_call(changes, "each", threshold, norm, coef) for changes, norm, coef in columns]
+    return [_call(changes, rule, threshold, *column) for changes, column in zip(steps, columns, strict=True)]
 
 
 def _by_value(steps: Sequence[Changes], close: float) -> list[RecordedCall] | None:

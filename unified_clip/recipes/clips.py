@@ -16,8 +16,8 @@ from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import same, single
 from .by_hand import OWN_CODE, closeness
 from .finding import Finding, in_order, value_text
-from .missing_clips import Both, clip_text, left_out, repeated_clips, unreached
-from .pairs import Pair
+from .missing_clips import clip_text, grouping, left_out, repeated_clips, unreached
+from .pairs import Both, Pair, PairedRuns
 from .run import Clip, Run, Threshold
 
 SCALE = "scale of the clipped gradients"
@@ -40,41 +40,38 @@ class Found(NamedTuple):
     """By which fraction the difference changes the gradient, if this was measured."""
 
 
-def compare_clips(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Finding]:
+def compare_clips(runs: PairedRuns) -> Iterator[Finding]:
+    a, b = runs.sides
     if a.is_late != b.is_late:
         late, early = (a, b) if a.is_late else (b, a)
         sentence = f"{late.name} clips after the optimizer's step, and {early.name} clips before it"
-        old, new = in_order("after the step", "before the step", late is a)
         fix = "Clip between backward() and step() in both runs"
-        yield Finding(1, "clipping after the step", "place of the clip", old, new, sentence, fix)
-    both = list(_both(a, b, pairs))
-    clipped = [each for each in both if each.old.clips and each.new.clips]
-    parameters = [*left_out(a, b, pairs, both), *_groups(a, b, pairs, clipped)]
+        values = in_order("after the step", "before the step", late is a)
+        yield Finding(1, "clipping after the step", "place of the clip", sentence, fix, *values)
+    clipped = [each for each in runs.every() if all(step.clips for step in each.sides)]
+    parameters = [*left_out(runs), *_groups(runs, clipped)]
     yield from parameters
     # a clip that gets the parameters of another network clips those again, and may leave out its own
-    are_several = max(len(run.networks) for run in (a, b)) > 1
+    are_several = max(len(run.networks) for run in runs.sides) > 1
     is_other = are_several and any(each.field == "clipped parameters" for each in parameters)
-    yield from (each for each in repeated_clips(a, b, both) if not (is_other and each.field == "clips of a step"))
+    yield from (each for each in repeated_clips(runs) if not (is_other and each.field == "clips of a step"))
     settings = (_rule, _scale, _threshold, _order, _eps, _norm)
-    found = [each for compare in settings for each in _collected(a, b, clipped, compare)]
+    found = [each for compare in settings for each in _collected(runs, clipped, compare)]
     if any(each.kind in GROUPINGS and each.fix for each in parameters):  # with code that has the eps, too
         found = [each._replace(fix="") if each.kind == "another eps of the clip" else each for each in found]
-    yield from found or _collected(a, b, clipped, _coefficient)
-    yield from unreached(a, b, both)
-
-
-def _both(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Both]:
-    for pair in pairs:
-        for number, (old, new) in enumerate(zip(a.parameters[pair.old[0]], b.parameters[pair.new[0]], strict=False), 1):
-            yield Both(pair, number, old, new)
+    yield from found or _collected(runs, clipped, _coefficient)
+    yield from unreached(runs)
 
 
 # -- the parameters that share a norm
 
+Groups = Mapping[Pair, tuple[int, frozenset[str], frozenset[str]]]
+"""{pair: (step, group in the old run, group in the new run)}, all by the names of the new run."""
 
-def _groups(a: Run, b: Run, pairs: Sequence[Pair], clipped: Sequence[Both]) -> Iterator[Finding]:
+
+def _groups(runs: PairedRuns, clipped: Sequence[Both]) -> Iterator[Finding]:
     """Compare the groups, without the parameters that one run does not clip."""
-    to_new = {name: pair.new for pair in pairs for name in pair.old}
+    to_new = {name: pair.new for pair in runs.pairs for name in pair.old}
     in_both = [{name for each in clipped for name in each.pair.sides[side]} for side in (0, 1)]
     found: dict[Pair, tuple[int, frozenset[str], frozenset[str]]] = {}
     for each in clipped:
@@ -88,49 +85,29 @@ def _groups(a: Run, b: Run, pairs: Sequence[Pair], clipped: Sequence[Both]) -> I
     if not found:
         return
     number = min(step for step, *_ in found.values())
-    counts = [
-        len({clip.group for each in clipped if each.number == number for clip in each.sides[side].clips})
-        for side in (0, 1)
-    ]
-    is_packed = all(len(pair.old) + len(pair.new) > 2 for pair in found)
-    if is_packed:
-        yield _split_finding(a, b, found, number)
+    if not any(pair.is_single for pair in found):
+        yield _split_finding(runs, next(iter(found)), number)
         return
-    if more := _of_other_networks(a, b, pairs, found):
+    if more := _of_other_networks(runs, found, number):
         yield more
         return
+    now = [each for each in clipped if each.number == number]
+    counts = [len({clip.group for each in now for clip in each.sides[side].clips}) for side in (0, 1)]
     finer = 0 if counts[0] > counts[1] else 1
-    fine, coarse = (a, b) if finer == 0 else (b, a)
-    packed = {name for pair in pairs if len(pair.old) + len(pair.new) > 2 for name in (*pair.old, *pair.new)}
-    singles = [
-        clip.group
-        for each in clipped
-        if each.number == number and not packed & {*each.pair.old, *each.pair.new}
-        for clip in each.sides[finer].clips
-    ]
-    per_tensor = all(len(group) == 1 for group in singles)
-    kind: CauseKind = "per tensor for global" if per_tensor else "per group for global"
-    names = ("each gradient" if per_tensor else f"{counts[finer]} groups of gradients", "all gradients")
-    if min(counts) > 1:
-        kind, names = "another rule", (names[0], f"{counts[1 - finer]} groups of gradients")
-    parts = names[0] if per_tensor else f"each of {names[0]}"
-    norm = "their total norm" if min(counts) == 1 else "the total norms of the groups"
-    sentence = f"{fine.name} clips {parts} by its own norm, and {coarse.name} clips {names[1]} by {norm}"
-    values = in_order(*names, finer == 0)
-    fix = _group_fix(a, b, number, kind, finer == 0)
-    yield Finding(number, kind, "gradients that share a norm", values[0], values[1], sentence, fix)
+    singles = [clip.group for each in now if each.pair.is_single for clip in each.sides[finer].clips]
+    parts = "" if all(len(group) == 1 for group in singles) else f"{counts[finer]} groups of gradients"
+    rest = "" if min(counts) == 1 else f"{counts[1 - finer]} groups of gradients"
+    finding = grouping(runs, number, finer, parts, rest)
+    yield finding._replace(fix=_group_fix(runs, number, finding.kind, finer == 0))
 
 
-def _of_other_networks(
-    a: Run, b: Run, pairs: Sequence[Pair], found: Mapping[Pair, tuple[int, frozenset[str], frozenset[str]]]
-) -> Finding | None:
+def _of_other_networks(runs: PairedRuns, found: Groups, number: int) -> Finding | None:
     """Find a clip that gets the parameters of another network, too."""
-    for run, is_old in ((a, True), (b, False)):
-        groups = [(left, right) if is_old else (right, left) for _, left, right in found.values()]
-        network = {name: run.network_of(pair.sides[not is_old][0]) for pair in pairs for name in pair.new}
+    for side, run in enumerate(runs.sides):
+        groups = [(both[side], both[1 - side]) for _, *both in found.values()]
+        network = {name: run.network_of(pair.sides[side][0]) for pair in runs.pairs for name in pair.new}
         if not all(own > other and len({network[name] for name in own}) > 1 for own, other in groups):
             continue
-        number = min(step for step, *_ in found.values())
         if len({clip.group for steps in run.parameters.values() for each in steps for clip in each.clips}) == 1:
             continue  # one clip of all networks, and none of a single network
         more = sorted({name for own, other in groups for name in own - other})
@@ -138,18 +115,16 @@ def _of_other_networks(
             f"in {run.name}, the clip of {names_text([pair.name for pair in found])} also gets the gradients of "
             f"{names_text(more)}, which belong to another network"
         )
-        old, new = in_order("parameters of two networks", "parameters of one network", is_old)
         fix = "Pass the same parameters to this clip in both runs"
-        return Finding(number, "parameters of another network", "clipped parameters", old, new, sentence, fix)
+        values = in_order("parameters of two networks", "parameters of one network", side == 0)
+        return Finding(number, "parameters of another network", "clipped parameters", sentence, fix, *values)
     return None
 
 
-def _split_finding(
-    a: Run, b: Run, found: Mapping[Pair, tuple[int, frozenset[str], frozenset[str]]], number: int
-) -> Finding:
-    pair = next(iter(found))
-    whole, parts = (pair.old, pair.new) if len(pair.old) == 1 else (pair.new, pair.old)
-    run, other = (a, b) if len(pair.old) == 1 else (b, a)
+def _split_finding(runs: PairedRuns, pair: Pair, number: int) -> Finding:
+    is_old = len(pair.old) == 1
+    whole, parts = pair.sides if is_old else pair.sides[::-1]
+    run, other = runs.sides if is_old else runs.sides[::-1]
     names = enumeration(list(map(repr, parts)))
     sentence = (
         f"{run.name} clips {whole[0]!r} as one tensor. {other.name} splits it into {names}, and clips each part by its "
@@ -159,24 +134,25 @@ def _split_finding(
         f"In {other.name}, clip {names} together by their total norm, as GradientClipByGlobalNorm(c).clip_([...]) "
         "does, and each of the other tensors by its own norm"
     )
-    old, new = in_order("one tensor", f"{len(parts)} tensors", run is a)
-    return Finding(number, "another rule", "gradients that share a norm", old, new, sentence, fix)
+    values = in_order("one tensor", f"{len(parts)} tensors", is_old)
+    return Finding(number, "another rule", "gradients that share a norm", sentence, fix, *values)
 
 
-def _group_fix(a: Run, b: Run, number: int, kind: CauseKind, old_is_finer: bool) -> str:
-    old, new = (_first_clip(run, number) for run in (a, b))
+def _group_fix(runs: PairedRuns, number: int, kind: CauseKind, old_is_finer: bool) -> str:
+    old, new = (next((clip for each in run.at(number) for clip in each.clips), None) for run in runs.sides)
     if old is None or new is None:
         return ""
     rule = "global"
     if old_is_finer:
         rule = "each" if kind == "per tensor for global" else "groups"
-    return _change(b, code(rule, old, new, _constant_threshold(a)))
+    return _change(runs, rule, old, new)
 
 
-def _change(run: Run, code: str) -> str:
-    """Return advice to write this code, with the import that it needs."""
-    module = re.search(r"unified_clip(\.[a-z]+)?(?=\.)", code)
-    return f"Change the clip of {run.name}: `{code}`{f', with `import {module[0]}`' if module else ''}"
+def _change(runs: PairedRuns, rule: str, old: Clip, new: Clip) -> str:
+    """Return advice to write code with this rule, and with the import that it needs."""
+    text = code(rule, old, new, _constant_threshold(runs.a))
+    module = re.search(r"unified_clip(\.[a-z]+)?(?=\.)", text)
+    return f"Change the clip of {runs.b.name}: `{text}`{f', with `import {module[0]}`' if module else ''}"
 
 
 def _constant_threshold(run: Run) -> str:
@@ -184,10 +160,6 @@ def _constant_threshold(run: Run) -> str:
     clips = (clip for steps in run.parameters.values() for each in steps for clip in each.clips)
     first, *others = {clip.scaled_threshold for clip in clips}
     return value_text(first) if isinstance(first, float) and not others else "c"
-
-
-def _first_clip(run: Run, number: int) -> Clip | None:
-    return next((clip for each in run.at(number) for clip in each.clips), None)
 
 
 def code(rule: str, old: Clip, new: Clip, c: str) -> str:
@@ -220,13 +192,13 @@ def _call(rule: str, eps: float, p: float, c: str, new: Clip, gradients: str) ->
 
 
 def _collected(
-    a: Run, b: Run, clipped: Sequence[Both], compare: Callable[[Both, Clip, Clip], Found | None]
+    runs: PairedRuns, clipped: Sequence[Both], compare: Callable[[Clip, Clip], Found | None]
 ) -> Iterator[Finding]:
     """Report the first step with a difference, with the values at this step."""
     found: list[tuple[int, Found, Pair, Clip, Clip]] = []
     for each in clipped:
         for old, new in _compared(each):
-            if (difference := compare(each, old, new)) is not None:
+            if (difference := compare(old, new)) is not None:
                 found.append((each.number, difference, each.pair, old, new))
     if not found:
         return
@@ -234,14 +206,15 @@ def _collected(
     names = list(dict.fromkeys(pair.name for _, _, pair, *_ in found))
     count = len({each.pair for each in clipped})
     where = "" if len(names) == count else f" of {names_text(names)}"
-    sentence = f"the {first.field}{where} is {value_text(first.new)} in {b.name} instead of {value_text(first.old)}"
-    fix, effect = _setting_fix(a, b, first, old, new), max(each.effect for _, each, *_ in found)
-    yield Finding(number, first.kind, first.field, first.old, first.new, sentence, fix, effect)
+    values = value_text(first.old), value_text(first.new)
+    sentence = f"the {first.field}{where} is {values[1]} in {runs.b.name} instead of {values[0]}"
+    fix, effect = _setting_fix(runs, first, old, new), max(each.effect for _, each, *_ in found)
+    yield Finding(number, first.kind, first.field, sentence, fix, first.old, first.new, effect)
 
 
 def _compared(each: Both) -> Iterator[tuple[Clip, Clip]]:
     """Pair the clips of one gradient. Of a different number of clips, pair the most similar ones."""
-    old, new = each.old.clips, each.new.clips
+    old, new = (step.clips for step in each.sides)
     if len(old) == len(new):
         yield from zip(old, new, strict=True)
         return
@@ -258,9 +231,10 @@ def _settings_of(clip: Clip) -> tuple[object, ...]:
     return line.rule, line.threshold, line.order, len(clip.group), line.call
 
 
-def _setting_fix(a: Run, b: Run, found: Found, old: Clip, new: Clip) -> str:
+def _setting_fix(runs: PairedRuns, found: Found, old: Clip, new: Clip) -> str:
+    b = runs.b
     if found.field == SCALE:
-        run = b if new.line.loss_scale else a
+        run = b if new.line.loss_scale else runs.a
         return f"In {run.name}, divide the gradients by the loss scale before the clip, as scaler.unscale_() does"
     if found.kind == "another threshold":
         return (
@@ -274,28 +248,26 @@ def _setting_fix(a: Run, b: Run, found: Found, old: Clip, new: Clip) -> str:
     is_passed = old.line.passed_norm is not None or new.line.passed_norm is not None
     if found.kind == "another eps of the clip" and not is_passed:  # other functions compute another norm
         rule = "each" if len(old.group) == 1 and old.line.rule != "global" else "global"
-        return _change(b, code(rule, old, new, _constant_threshold(a)))
+        return _change(runs, rule, old, new)
     return ""
 
 
-def _rule(each: Both, old: Clip, new: Clip) -> Found | None:
+def _rule(old: Clip, new: Clip) -> Found | None:
     left, right = (RULES.get(clip.line.rule or "", str(clip.line.rule)) for clip in (old, new))
     return None if left == right else Found("another rule", "clip rule", f"by {left}", f"by {right}")
 
 
-def _scale(each: Both, old: Clip, new: Clip) -> Found | None:
+def _scale(old: Clip, new: Clip) -> Found | None:
     """Compare the recorded loss scales, unless a script multiplies its threshold by the loss scale, too."""
     scales = [clip.line.loss_scale or 1.0 for clip in (old, new)]
-    if scales[0] == scales[1] or (
-        not _rule(each, old, new) and _are_same(old, new, old.line.threshold, new.line.threshold)
-    ):
+    if scales[0] == scales[1] or (not _rule(old, new) and _are_same(old, new, old.line.threshold, new.line.threshold)):
         return None
     first, second = (f"{scale:.6g}" for scale in scales)
     return Found("clipping before unscaling", SCALE, first, second)
 
 
-def _threshold(each: Both, old: Clip, new: Clip) -> Found | None:
-    if None in (old.line.threshold, new.line.threshold) or _rule(each, old, new):
+def _threshold(old: Clip, new: Clip) -> Found | None:
+    if None in (old.line.threshold, new.line.threshold) or _rule(old, new):
         return None
     in_scripts = old.scaled_threshold, new.scaled_threshold
     if _are_same(old, new, old.line.threshold, new.line.threshold) or _are_same(old, new, *in_scripts):
@@ -317,17 +289,17 @@ def _slack(old: Clip, new: Clip) -> float:
     return max((closeness(clip.line.dtype) for clip in (old, new) if clip.line.call == OWN_CODE), default=0.0)
 
 
-def _order(each: Both, old: Clip, new: Clip) -> Found | None:
-    if _rule(each, old, new) or "value" in (old.line.rule, new.line.rule) or old.line.order == new.line.order:
+def _order(old: Clip, new: Clip) -> Found | None:
+    if _rule(old, new) or "value" in (old.line.rule, new.line.rule) or old.line.order == new.line.order:
         return None
     return Found("another norm type", "norm type", old.line.order, new.line.order)
 
 
-def _eps(each: Both, old: Clip, new: Clip) -> Found | None:
+def _eps(old: Clip, new: Clip) -> Found | None:
     """Report only an eps that changes a coefficient."""
     limit, first, second = new.line.threshold, old.line.eps or 0.0, new.line.eps or 0.0
     is_unknown = OWN_CODE in (old.line.call, new.line.call)
-    if first == second or is_unknown or new.norm is None or not isinstance(limit, float) or _rule(each, old, new):
+    if first == second or is_unknown or new.norm is None or not isinstance(limit, float) or _rule(old, new):
         return None
     coefs = [coefficient(new.norm, limit, eps) for eps in (first, second)]
     is_float64 = "float64" in (old.line.dtype, new.line.dtype)
@@ -336,7 +308,7 @@ def _eps(each: Both, old: Clip, new: Clip) -> Found | None:
     return Found("another eps of the clip", "eps of the clip", first, second, effect) if differ else None
 
 
-def _norm(each: Both, old: Clip, new: Clip) -> Found | None:
+def _norm(old: Clip, new: Clip) -> Found | None:
     """Compare which norm the coefficient is computed from: the exact one, or one that was passed or measured."""
     kinds = [_norm_kind(clip) for clip in (old, new)]
     is_unknown = any(_hides_norm(clip.line) for clip in (old, new))
@@ -357,7 +329,7 @@ def _hides_norm(line: RecordedCall) -> bool:
     return line.rule == "value" or (line.watched and known == (None, None, None))
 
 
-def _coefficient(each: Both, old: Clip, new: Clip) -> Found | None:
+def _coefficient(old: Clip, new: Clip) -> Found | None:
     """Compare the coefficients, if the norms agree."""
     known = None not in (old.coef, new.coef, old.norm, new.norm)
     if not known or not _agree(old.norm or 0.0, new.norm or 0.0):

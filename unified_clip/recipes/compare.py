@@ -11,13 +11,12 @@ from ..causes.cause import names_text
 from ..recording.rounding import GROWTH
 from ..tensors.arithmetic import Float64s
 from .clips import SCALE, compare_clips
-from .distances import common_elements, without_noise
-from .factors import UNIT
+from .distances import UNIT, common_elements, without_noise
 from .finding import Finding, value_text
 from .gradients import clip_of_updates, compare_gradients
 from .optimizers.compare import SMALL, ComparedOptimizers, compare_optimizers
 from .optimizers.settings import RATES
-from .pairs import Pair, pair_parameters
+from .pairs import Pair, PairedRuns, pair_parameters
 from .run import ParameterStep, Run
 from .steps import compare_steps
 from .weights import compare_weights
@@ -28,13 +27,14 @@ UPDATES = "updates"
 SMALL_DISTANCE = 1e-3
 """Other data changes the gradients by a larger part of their total norm."""
 
+SAME_UPDATE = 0.02
+"""Updates of one rule differ by a smaller fraction, as long as the gradients differ by rounding only."""
+
 MOST_ROUNDING = 0.01
 """Larger relative differences are not tolerated as rounding."""
 
-
 BEFORE = ("gradients before the step", "step", "number of steps", "order of the networks", "trained parameters")
 """A difference in these fields changes the gradients of its own step."""
-
 
 UNKNOWN_CHANGE = ("other data or loss", "other gradients")
 
@@ -42,16 +42,16 @@ UNKNOWN_CHANGE = ("other data or loss", "other gradients")
 class Comparison(NamedTuple):
     pairs: Sequence[Pair]
     findings: Sequence[Finding]
-    distances: Mapping[int, float]
+    distances: Mapping[int, float] = {}
     """{step: the largest difference of the gradients before the clip, in ULP of their total norm}."""
 
-    unpaired: tuple[Sequence[str], Sequence[str]]
+    unpaired: tuple[Sequence[str], Sequence[str]] = ((), ())
     """The parameters that only one run has."""
 
-    noise: Sequence[str]
+    noise: Sequence[str] = ()
     """The parameters whose gradients are only rounding in both runs."""
 
-    unexplained: Sequence[str]
+    unexplained: Sequence[str] = ()
     """The runs whose updates no known rule explains."""
 
     tolerated: Sequence[Finding] = ()
@@ -79,85 +79,138 @@ def compare_recipes(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | N
 
 
 def _compare(a: Run, b: Run, names: Mapping[str, str], max_ulp: float | None) -> Comparison:
-    pairs = pair_parameters(a, b, names)
-    findings = list(compare_weights(a, b, pairs))
+    runs = PairedRuns(a, b, pair_parameters(a, b, names))
+    findings = list(compare_weights(runs))
     has_weights = bool(findings)
-    if of_updates := clip_of_updates(a, b, pairs):
-        return Comparison(pairs, [*findings, of_updates], {}, ((), ()), (), ())
-    clips = compare_clips(a, b, pairs)
-    optimizers = compare_optimizers(a, b, pairs)
-    findings += [*clips, *compare_steps(a, b, pairs), *optimizers.findings]
-    others, distances = ([], {}) if has_weights else _compare_gradients(a, b, pairs, findings, optimizers, max_ulp)
-    findings += others
+    if of_updates := clip_of_updates(runs):
+        return Comparison(runs.pairs, [*findings, of_updates])
+    optimizers = compare_optimizers(runs)
+    findings += [*compare_clips(runs), *compare_steps(runs), *optimizers.findings]
+    gradients = _GradientComparison(runs, findings, optimizers, max_ulp)
+    findings += [] if has_weights else gradients.compare()
     are_alike = all(each.effect < SMALL for each in findings)
-    findings = _of_other_epochs(a, b, _without_consequences(findings))
-    findings += _too_far(a, b, distances) if are_alike and max_ulp is None else []
-    paired = [{name for pair in pairs for name in pair.sides[side]} for side in (0, 1)]
-    only_a, only_b = (
-        [name for name in run.parameters if name not in known] for run, known in zip((a, b), paired, strict=True)
-    )
-    noise = [pair.name for pair in pairs if distances and pair not in without_noise(pairs, a, b, 1)]
+    findings = _of_other_epochs(runs, _without_consequences(findings))
+    findings += _too_far(gradients.distances) if are_alike and max_ulp is None else []
+    paired = [{name for pair in runs.pairs for name in pair.sides[side]} for side in (0, 1)]
+    only_a, only_b = ([name for name in run.parameters if name not in paired[side]] for side, run in enumerate((a, b)))
+    visible = {each.pair for each in without_noise(runs, 1)}
     return Comparison(
-        pairs, _in_order(findings), distances, (only_a, only_b), noise, optimizers.unexplained,
+        runs.pairs,
+        _in_order(findings),
+        gradients.distances,
+        (only_a, only_b),
+        [pair.name for pair in runs.pairs if gradients.distances and pair not in visible],
+        optimizers.unexplained,
         [each for each in optimizers.tolerated if each not in findings],
-    )  # fmt: skip
+    )
 
 
-def _compare_gradients(
-    a: Run,
-    b: Run,
-    pairs: Sequence[Pair],
-    findings: Sequence[Finding],
-    optimizers: ComparedOptimizers,
-    max_ulp: float | None,
-) -> tuple[list[Finding], dict[int, float]]:
-    """Compare the gradients step by step until they differ. After the first finding, the runs train apart, unless its
-    effect is small.
+class _GradientComparison:
+    """Compares the gradients step by step until they differ. After the first finding, the runs train apart, unless its
+    effect is small."""
 
-    Return the findings, and the distance of the gradients in each step.
-    """
-    are_several = max(len(run.networks) for run in (a, b)) > 1
-    small = [*optimizers.tolerated, *(each for each in findings if each.effect < SMALL)]
-    findings = [each for each in findings if each.effect >= SMALL]
-    # the step of one network changes the gradients of the next
-    is_before = [each.field in BEFORE or (are_several and each.step > 1) for each in findings]
-    ends = [each.step - early for each, early in zip(findings, is_before, strict=True)]
-    # a small difference of the updates can change the next gradients by as much
-    tolerated = max((each.effect / UNIT / GROWTH for each in small), default=0.0)
-    distances: dict[int, float] = {}
-    for number in range(1, min([*ends, _count(a, b, pairs)]) + 1):
-        before = max([tolerated if number > 1 else 0.0, *distances.values()])
-        found = list(_other_updates(a, b, pairs, number))
-        if not found:
-            found, distance = compare_gradients(a, b, pairs, number, before, max_ulp)
-            distances |= {} if distance is None else {number: distance}
-            if found and distance is not None:
-                found = _after_other_updates(a, b, pairs, number, distance * UNIT, found, optimizers)
-        if are_several:
-            found = _of_several_networks(a, b, pairs, number, before, max_ulp, findings, found)
-        if found:
-            return found, distances
-    return [], distances
+    def __init__(
+        self, runs: PairedRuns, findings: Sequence[Finding], optimizers: ComparedOptimizers, max_ulp: float | None
+    ) -> None:
+        self._runs, self._optimizers, self._max_ulp = runs, optimizers, max_ulp
+        self._findings = [each for each in findings if each.effect >= SMALL]
+        small = [*optimizers.tolerated, *(each for each in findings if each.effect < SMALL)]
+        # a small difference of the updates can change the next gradients by as much
+        self._tolerated = max((each.effect / UNIT / GROWTH for each in small), default=0.0)
+        self._are_several = max(len(run.networks) for run in runs.sides) > 1
+        self.distances: dict[int, float] = {}
+        """{step: the largest difference, in ULP of the total norm}."""
+
+    def compare(self) -> list[Finding]:
+        # the step of one network changes the gradients of the next
+        is_before = [each.field in BEFORE or (self._are_several and each.step > 1) for each in self._findings]
+        ends = [each.step - early for each, early in zip(self._findings, is_before, strict=True)]
+        for number in range(1, min([*ends, self._runs.count]) + 1):
+            before = max([self._tolerated if number > 1 else 0.0, *self.distances.values()])
+            found = list(self._other_updates(self._runs, number - 1))
+            if not found:
+                found, distance = compare_gradients(self._runs, number, before, self._max_ulp)
+                self.distances |= {} if distance is None else {number: distance}
+                if found and distance is not None:
+                    found = self._after_other_updates(number, distance * UNIT, found)
+            if self._are_several:
+                found = self._of_several_networks(number, before, found)
+            if found:
+                return found
+        return []
+
+    def _of_several_networks(self, number: int, before: float, found: list[Finding]) -> list[Finding]:
+        """A difference of one network's step also changes the gradients of the next network in the same step."""
+        a, b = self._runs.sides
+        of_first = [
+            pair for pair in self._runs.pairs if not a.network_of(pair.old[0]) and not b.network_of(pair.new[0])
+        ]
+        first = PairedRuns(a, b, of_first)
+        if any(each.step == number for each in self._findings):
+            found = [each for each in found if each.kind not in UNKNOWN_CHANGE]
+            return found or compare_gradients(first, number, before, self._max_ulp)[0]
+        if found and not self._findings and not compare_gradients(first, number, before, self._max_ulp)[0]:
+            return [*self._other_updates(first, number)] or found
+        return found
+
+    def _after_other_updates(self, number: int, distance: float, found: list[Finding]) -> list[Finding]:
+        """Gradients that differ little after the first step follow from updates that differ little, not from other
+        data.
+
+        distance: That of the gradients, as a fraction of their total norm.
+        """
+        are_little = 0 < distance < SMALL_DISTANCE and all(each.kind == "other data or loss" for each in found)
+        if number == 1 or not are_little or self._runs.weight_unit > UNIT:
+            return found
+        names, part = _apart(self._runs, number - 1, lambda each: each.update, distance / GROWTH)
+        if not names:
+            return found
+        return list(self._optimizers.tolerated) or [_updates_finding(self._runs, names, part, number - 1)]
+
+    def _other_updates(self, runs: PairedRuns, number: int) -> Iterator[Finding]:
+        """Compare what a step gets and updates, which also shows what no rule explains."""
+        if names := _apart(runs, number, lambda each: each.gradient)[0]:
+            sentence = (
+                f"the gradients before the clip agree in step {number}, but not those of {names_text(names)} that the "
+                "optimizers get. An unknown change of the gradients between the backward pass and the step"
+            )
+            fix = "Compare the code between the backward pass and the optimizer's step"
+            yield Finding(number, "unexplained", "gradients of the step", sentence, fix)
+        elif runs.weight_unit <= UNIT:  # otherwise, rounding of the weights can be as large as the updates
+            names, part = _apart(runs, number, lambda each: each.update)
+            if names:
+                yield _updates_finding(runs, names, part, number)
 
 
-def _of_several_networks(
-    a: Run,
-    b: Run,
-    pairs: Sequence[Pair],
-    number: int,
-    before: float,
-    max_ulp: float | None,
-    findings: Sequence[Finding],
-    found: list[Finding],
-) -> list[Finding]:
-    """A difference of one network's step also changes the gradients of the next network in the same step."""
-    first = _of_first_network(a, b, pairs)
-    if any(each.step == number for each in findings):
-        found = [each for each in found if each.kind not in UNKNOWN_CHANGE]
-        return found or compare_gradients(a, b, first, number, before, max_ulp)[0]
-    if found and not findings and not compare_gradients(a, b, first, number, before, max_ulp)[0]:
-        return [*_other_updates(a, b, first, number + 1)] or found
-    return found
+def _updates_finding(runs: PairedRuns, names: Sequence[str], part: float, number: int) -> Finding:
+    sentence = (
+        f"the gradients and clips agree up to step {number}, and then the updates of {names_text(names)} differ by "
+        f"{100 * part:.2g} %. No known rule explains them"
+    )
+    eps = [{step.settings.get("eps") for step in run.recorded.optimizer_steps} for run in runs.sides]
+    if len(eps[0]) == len(eps[1]) == 1 and eps[0] != eps[1] and None not in eps[0] | eps[1]:
+        values = [value_text(each.pop()) for each in eps]
+        sentence += f". The recorded eps is {values[0]} in {runs.a.name}, and {values[1]} in {runs.b.name}"
+    fix = (
+        "Compare the optimizers, their states and settings, where each adds its eps "
+        "(docs/porting/optimizers_and_layers.md), and code that changes the weights"
+    )
+    return Finding(number, "another optimizer", UPDATES, sentence, fix)
+
+
+def _apart(
+    runs: PairedRuns, number: int, of: Callable[[ParameterStep], Float64s | None], limit: float = SAME_UPDATE
+) -> tuple[list[str], float]:
+    """Return the parameters whose samples differ, and their distance, if it is larger."""
+    squares, total, names = 0.0, 0.0, []
+    for each in without_noise(runs, number) if number else ():
+        both = common_elements(runs, each, of)
+        if both is not None:
+            difference, own = float(((both[0] - both[1]) ** 2).sum()), float((both[0] ** 2).sum())
+            squares, total = squares + difference, total + own
+            names += [each.pair.name] if difference > limit**2 * own else []
+    is_apart = squares > limit**2 * total
+    return (names, math.sqrt(squares / total) if total else math.inf) if is_apart else ([], 0.0)
 
 
 def _without_consequences(findings: Sequence[Finding]) -> list[Finding]:
@@ -169,42 +222,29 @@ def _without_consequences(findings: Sequence[Finding]) -> list[Finding]:
     return list(findings)
 
 
-def _of_other_epochs(a: Run, b: Run, findings: Sequence[Finding]) -> list[Finding]:
+def _of_other_epochs(runs: PairedRuns, findings: Sequence[Finding]) -> list[Finding]:
     """After an epoch of another length, the data and the learning rates differ from the same step on.
 
     Only recorded rates show that none differs at an earlier step, which would change the gradients.
     """
-    are_recorded = all("lr" in step.settings for run in (a, b) for step in run.recorded.optimizer_steps)
+    are_recorded = all("lr" in step.settings for run in runs.sides for step in run.recorded.optimizer_steps)
     data = next((each for each in findings if each.kind in UNKNOWN_CHANGE and each.step > 1), None)
     rates = [each for each in findings if data and each.step == data.step and each.field in RATES]
     if data is None or not rates or not are_recorded:
         return list(findings)
     sentence = (
-        f"{data.sentence}. From the same step on, {b.name} has the learning rate {value_text(rates[0].new)} instead of "
-        f"{value_text(rates[0].old)}. An epoch of another length is a possible cause"
+        f"{data.sentence}. From the same step on, {runs.b.name} has the learning rate {value_text(rates[0].new)} "
+        f"instead of {value_text(rates[0].old)}. An epoch of another length is a possible cause"
     )
     fix = "Compare the number of batches in an epoch, such as drop_last, then the data"
     other = data._replace(sentence=sentence, fix=fix)
     return [other if each is data else each for each in findings if each not in rates]
 
 
-def _of_first_network(a: Run, b: Run, pairs: Sequence[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if not a.network_of(pair.old[0]) and not b.network_of(pair.new[0])]
-
-
 def _is_one_factor(threshold: Finding, scale: Finding) -> bool:
     values = [threshold.old, threshold.new, float(str(scale.old)), float(str(scale.new))]
     numbers = [each for each in values if isinstance(each, float) and each]
     return len(numbers) == 4 and math.isclose(numbers[1] / numbers[0], numbers[3] / numbers[2], rel_tol=1e-4)
-
-
-def _count(a: Run, b: Run, pairs: Sequence[Pair]) -> int:
-    """Return the number of steps that both runs have of some parameter, because others may step less often."""
-    sizes = [
-        min(len(run.parameters[name]) for run, names in ((a, pair.old), (b, pair.new)) for name in names)
-        for pair in pairs
-    ]
-    return max(sizes, default=0)
 
 
 def _in_order(findings: Sequence[Finding]) -> list[Finding]:
@@ -216,87 +256,7 @@ def _in_order(findings: Sequence[Finding]) -> list[Finding]:
     return ordered
 
 
-def _after_other_updates(
-    a: Run,
-    b: Run,
-    pairs: Sequence[Pair],
-    number: int,
-    distance: float,
-    found: list[Finding],
-    optimizers: ComparedOptimizers,
-) -> list[Finding]:
-    """Gradients that differ little after the first step follow from updates that differ little, not from other data.
-
-    distance: That of the gradients, as a fraction of their total norm.
-    """
-    are_little = 0 < distance < SMALL_DISTANCE and all(each.kind == "other data or loss" for each in found)
-    if number == 1 or not are_little or max(a.weight_unit, b.weight_unit) > UNIT:
-        return found
-    names, part = _apart(
-        a, b, without_noise(pairs, a, b, number - 1), number - 1, lambda each: each.update, distance / GROWTH
-    )
-    return found if not names else list(optimizers.tolerated) or [_updates_finding(a, b, names, part, number - 1)]
-
-
-SAME_UPDATE = 0.02
-"""Updates of one rule differ by a smaller fraction, as long as the gradients differ by rounding only."""
-
-
-def _other_updates(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Iterator[Finding]:
-    """Compare what the step before gets and updates, which also shows what no rule explains."""
-    known = without_noise(pairs, a, b, number - 1) if number > 1 else ()
-    if names := _apart(a, b, known, number - 1, lambda each: each.gradient)[0]:
-        sentence = (
-            f"the gradients before the clip agree in step {number - 1}, but not those of {names_text(names)} that the "
-            "optimizers get. An unknown change of the gradients between the backward pass and the step"
-        )
-        fix = "Compare the code between the backward pass and the optimizer's step"
-        yield Finding(number - 1, "unexplained", "gradients of the step", "", "", sentence, fix)
-        return
-    if max(a.weight_unit, b.weight_unit) > UNIT:
-        return  # rounding of the weights can be as large as the updates
-    names, part = _apart(a, b, known, number - 1, lambda each: each.update)
-    if names:
-        yield _updates_finding(a, b, names, part, number - 1)
-
-
-def _updates_finding(a: Run, b: Run, names: Sequence[str], part: float, number: int) -> Finding:
-    sentence = (
-        f"the gradients and clips agree up to step {number}, and then the updates of {names_text(names)} differ by "
-        f"{100 * part:.2g} %. No known rule explains them"
-    )
-    eps = [{step.settings.get("eps") for step in run.recorded.optimizer_steps} for run in (a, b)]
-    if len(eps[0]) == len(eps[1]) == 1 and eps[0] != eps[1] and None not in eps[0] | eps[1]:
-        values = [value_text(each.pop()) for each in eps]
-        sentence += f". The recorded eps is {values[0]} in {a.name}, and {values[1]} in {b.name}"
-    fix = (
-        "Compare the optimizers, their states and settings, where each adds its eps "
-        "(docs/porting/optimizers_and_layers.md), and code that changes the weights"
-    )
-    return Finding(number, "another optimizer", UPDATES, "", "", sentence, fix)
-
-
-def _apart(
-    a: Run,
-    b: Run,
-    pairs: Sequence[Pair],
-    number: int,
-    of: Callable[[ParameterStep], Float64s | None],
-    limit: float = SAME_UPDATE,
-) -> tuple[list[str], float]:
-    """Return the parameters whose samples differ, and their distance, if it is larger."""
-    squares, total, names = 0.0, 0.0, []
-    for pair in pairs:
-        both = common_elements(a, b, pair, number, of)
-        if both is not None:
-            difference, own = float(((both[0] - both[1]) ** 2).sum()), float((both[0] ** 2).sum())
-            squares, total = squares + difference, total + own
-            names += [pair.name] if difference > limit**2 * own else []
-    is_apart = squares > limit**2 * total
-    return (names, math.sqrt(squares / total) if total else math.inf) if is_apart else ([], 0.0)
-
-
-def _too_far(a: Run, b: Run, distances: Mapping[int, float]) -> Iterator[Finding]:
+def _too_far(distances: Mapping[int, float]) -> Iterator[Finding]:
     far = next((step for step, each in distances.items() if each * UNIT > MOST_ROUNDING), None)
     if far is not None:
         sentence = (
@@ -304,4 +264,4 @@ def _too_far(a: Run, b: Run, distances: Mapping[int, float]) -> Iterator[Finding
             "rounding and a small mistake look the same"
         )
         fix = "Compare fewer steps, or compare in float64"
-        yield Finding(far, "rounding that has grown", "gradients before the clip", "", "", sentence, fix)
+        yield Finding(far, "rounding that has grown", "gradients before the clip", sentence, fix)

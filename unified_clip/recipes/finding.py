@@ -14,14 +14,14 @@ class Finding(NamedTuple):
     field: str
     """What differs, such as "threshold"."""
 
-    old: object
-    new: object
     sentence: str
     """What follows from the difference."""
 
     fix: str = ""
     """One line that mends the new run."""
 
+    old: object = ""
+    new: object = ""
     effect: float = math.inf
     """By which fraction the difference changes the updates, if this was measured."""
 

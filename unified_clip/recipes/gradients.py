@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..causes.cause import names_text
+from ..causes.cause import CauseKind, names_text
 from ..recording.rounding import GROWTH, ROUNDING
 from .clips import SCALE
-from .distances import distance, gradients_at, norms_distance, without_noise
-from .factors import SAME_FACTOR, UNIT, Fit, Gradients, fit_all
+from .distances import SAME_FACTOR, UNIT, Fit, Gradients, distance, fit_all, gradients_at, norms_distance, without_noise
 from .finding import Finding, in_order
 from .missing_clips import USE_VERIFY
-from .pairs import Pair, step_at
+from .pairs import Both, Pair, PairedRuns
 from .run import Run
 from .weights import other_gates, untransposed
+
+FIELD = "gradients before the clip"
 
 WHOLE = 1e-5
 
@@ -30,10 +31,10 @@ UPDATE = 0.01
 """The elements of Adam's first update differ from 1 or -1 by less, if their gradients are larger than its eps."""
 
 
-def clip_of_updates(a: Run, b: Run, pairs: Sequence[Pair]) -> Finding | None:
+def clip_of_updates(runs: PairedRuns) -> Finding | None:
     """Find a clip of what Adam makes of the first gradients: all their elements become 1 or -1."""
-    gradients = gradients_at(a, b, pairs, 1)
-    for run, is_old in ((a, True), (b, False)):
+    gradients = gradients_at(runs, 1)
+    for run, is_old in ((runs.a, True), (runs.b, False)):
         both = [(each.old, each.new) if is_old else (each.new, each.old) for each in gradients]
         large = [
             (own[big], other[big])
@@ -45,14 +46,14 @@ def clip_of_updates(a: Run, b: Run, pairs: Sequence[Pair]) -> Finding | None:
             sentence = (
                 f"{run.name} clips the updates that its optimizer computes, and the other run clips the gradients"
             )
-            old, new = in_order("updates", "gradients", is_old)
             fix = "Put the clip before the optimizer in both runs"
-            return Finding(1, "clipping after the step", "place of the clip", old, new, sentence, fix)
+            values = in_order("updates", "gradients", is_old)
+            return Finding(1, "clipping after the step", "place of the clip", sentence, fix, *values)
     return None
 
 
 def compare_gradients(
-    a: Run, b: Run, pairs: Sequence[Pair], number: int, before: float, max_ulp: float | None = None
+    runs: PairedRuns, number: int, before: float, max_ulp: float | None = None
 ) -> tuple[list[Finding], float | None]:
     """Compare the gradients before the clip of one step.
 
@@ -62,27 +63,25 @@ def compare_gradients(
     Returns:
         The findings, and the largest difference of this step in ULP, or None if no gradient was compared.
     """
-    if bad := _not_finite(a, b, pairs, number):
+    if bad := _not_finite(runs, number):
         return [bad], math.inf
-    gradients = gradients_at(a, b, pairs, number)
-    totals = a.total_norm(number), b.total_norm(number)
-    of_norms = norms_distance(a, b, without_noise(pairs, a, b, number), number)
+    gradients, totals = gradients_at(runs, number), runs.total_norms(number)
+    visible = without_noise(runs, number)
+    of_norms = norms_distance(runs, visible, number)
     if of_norms is None and not gradients:
         return [], None
     most = max(distance(gradients, totals), of_norms or 0.0)
-    rounding = max(ROUNDING, COARSE * max(a.gradient_unit, b.gradient_unit) / UNIT)
+    rounding = max(ROUNDING, COARSE * max(run.gradient_unit for run in runs.sides) / UNIT)
     if most <= (max(rounding, GROWTH * before) if max_ulp is None else max_ulp):
         return [], most
     fits = fit_all(gradients, max(totals)) if gradients else None
-    is_covered = len(gradients) >= len(
-        [pair for pair in without_noise(pairs, a, b, number) if _are_known(a, b, pair, number)]
-    )
+    is_covered = len(gradients) >= sum(map(_has_samples, visible))
     is_scaled = fits is not None and (number == 1 or not any(fit.decay for fit in fits.values()))
-    if fits is not None and is_covered and is_scaled and (found := list(_of_fits(a, b, fits, number))):
+    if fits is not None and is_covered and is_scaled and (found := list(_of_fits(runs, fits, number))):
         return found, most
     if not gradients and (factor := _whole_factor(*totals)):
-        return [_scale_finding(a, b, factor, "every gradient", number)], most
-    return [_other(a, b, pairs, gradients, number, most)], most
+        return [_scale_finding(runs, factor, "every gradient", number)], most
+    return [_other(runs, number, gradients, most)], most
 
 
 def _whole_factor(old: float, new: float) -> float | None:
@@ -94,91 +93,81 @@ def _whole_factor(old: float, new: float) -> float | None:
     return float(factor) if new > old else 1 / factor
 
 
-def _are_known(a: Run, b: Run, pair: Pair, number: int) -> bool:
+def _has_samples(each: Both) -> bool:
     """Return whether both runs have samples of the gradient, in an order of elements that is known."""
-    steps = [each for run, names in ((a, pair.old), (b, pair.new)) for each in step_at(run, names, number)]
-    return pair.is_single and not pair.are_rearranged and all(each.raw is not None for each in steps)
+    return each.pair.is_single and not each.pair.are_rearranged and all(step.raw is not None for step in each.sides)
 
 
-def _not_finite(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Finding | None:
-    for run, other, side in ((a, b, 0), (b, a, 1)):
-        bad = [
-            pair.name
-            for pair in pairs
-            if any(not math.isfinite(each.raw_norm or 0.0) for each in step_at(run, pair.sides[side], number))
-        ]
-        good = all(
-            math.isfinite(each.raw_norm or 0.0)
-            for pair in pairs
-            for each in step_at(other, pair.sides[1 - side], number)
-        )
-        if bad and good:
-            sentence = f"only the gradients of {run.name} are not finite. Affected parameters: {names_text(bad)}"
-            old, new = in_order("not finite", "finite", side == 0)
-            return Finding(number, "not finite in one run", "gradients before the clip", old, new, sentence)
-    return None
+def _not_finite(runs: PairedRuns, number: int) -> Finding | None:
+    both = runs.at(number)
+    bad = [
+        [each for each in both if not all(math.isfinite(step.raw_norm or 0.0) for step in each.every[side])]
+        for side in (0, 1)
+    ]
+    if bool(bad[0]) == bool(bad[1]):
+        return None
+    is_old = bool(bad[0])
+    names = names_text([each.pair.name for each in bad[0] or bad[1]])
+    sentence = f"only the gradients of {runs.sides[not is_old].name} are not finite. Affected parameters: {names}"
+    return Finding(number, "not finite in one run", FIELD, sentence, "", *in_order("not finite", "finite", is_old))
 
 
-def _of_fits(a: Run, b: Run, fits: dict[Pair, Fit], number: int) -> Iterator[Finding]:
+# -- gradients that follow from those of the other run
+
+
+def _of_fits(runs: PairedRuns, fits: Mapping[Pair, Fit], number: int) -> Iterator[Finding]:
     decayed = {pair: fit.decay for pair, fit in fits.items() if fit.decay}
     if decayed:
-        yield _decay_finding(a, b, decayed, number)
-    factors: dict[float, list[Pair]] = {}
+        yield _decay_finding(runs, decayed, number)
+    factors: dict[float, list[str]] = {}
     for pair, fit in fits.items():
         key = next((each for each in factors if math.isclose(each, fit.factor, rel_tol=SAME_FACTOR)), fit.factor)
-        factors.setdefault(key, []).append(pair)
-    for factor, scaled in factors.items():
+        factors.setdefault(key, []).append(pair.name)
+    for factor, names in factors.items():
         if not math.isclose(factor, 1, rel_tol=SMALL_FACTOR):
-            whose = (
-                "every gradient" if len(factors) == 1 else f"the gradients of {names_text([p.name for p in scaled])}"
-            )
-            yield _scale_finding(a, b, factor, whose, number)
+            whose = "every gradient" if len(factors) == 1 else f"the gradients of {names_text(names)}"
+            yield _scale_finding(runs, factor, whose, number)
 
 
-def _decay_finding(a: Run, b: Run, decayed: dict[Pair, float], number: int) -> Finding:
+def _decay_finding(runs: PairedRuns, decayed: Mapping[Pair, float], number: int) -> Finding:
     decay = float(f"{max(decayed.values(), key=abs):.3g}")
-    run, other = (b, a) if decay > 0 else (a, b)
+    run, other = (runs.b, runs.a) if decay > 0 else runs.sides
     names = names_text([pair.name for pair in decayed])
     sentence = (
         f"{run.name} adds {abs(decay):.6g} times the weight to the gradients of {names} before the clip, as an L2 "
         f"regularizer in the loss does. {other.name} does not. An optimizer adds its weight decay after the clip"
     )
-    fix = "remove this regularizer from the loss"
-    if run is a:
-        fix = f"add {abs(decay) / 2:.6g} times the sum of the squares of these weights to the loss"
-    old, new = in_order(f"{abs(decay):.6g} * weight", "none", run is a)
-    return Finding(
-        number,
-        "weight decay before the clip",
-        "weight decay before the clip",
-        old,
-        new,
-        sentence,
-        f"In {b.name}, {fix}",
-    )
+    fix = f"In {runs.b.name}, remove this regularizer from the loss"
+    if run is runs.a:
+        fix = f"In {runs.b.name}, add {abs(decay) / 2:.6g} times the sum of the squares of these weights to the loss"
+    values = in_order(f"{abs(decay):.6g} * weight", "none", run is runs.a)
+    return Finding(number, "weight decay before the clip", "weight decay before the clip", sentence, fix, *values)
 
 
-def _scale_finding(a: Run, b: Run, factor: float, whose: str, number: int) -> Finding:
-    larger, smaller = (b, a) if abs(factor) > 1 else (a, b)
+def _scale_finding(runs: PairedRuns, factor: float, whose: str, number: int) -> Finding:
+    larger, smaller = (runs.b, runs.a) if abs(factor) > 1 else runs.sides
     times = factor if abs(factor) > 1 else 1 / factor
-    old, new = in_order("1", f"{times:.6g}", larger is b)
+    values = in_order("1", f"{times:.6g}", larger is runs.b)
     sentence = f"{whose} of {larger.name} is {times:.6g} times as large as in {smaller.name}"
     if whose != "every gradient":
         sentence = f"{whose} are {times:.6g} times as large in {larger.name} as in {smaller.name}"
-    passes = [_backward_calls(run, number) for run in (larger, smaller)]
-    if None not in passes and passes[0] != passes[1] and _is_ratio(times, *passes):
-        sentence += f". {a.name} runs {_passes(a, number)} before the step, and {b.name} runs {_passes(b, number)}"
+    kind: CauseKind = "scaled gradients"
+    field = "scale of the gradients"
+    change = "Divide" if larger is runs.b else "Multiply"
+    fix = (
+        f"{change} the loss of {runs.b.name} by {times:.6g}. Often, one side sums the loss, and the other takes the "
+        "mean"
+    )
+    passes = _passes(runs, number)
+    if passes and math.isclose(abs(times), max(passes) / (min(passes) or math.nan), rel_tol=1e-3):
+        kind = "gradient accumulation"
+        sentence += _passes_text(runs, passes)
         fix = f"{larger.name} adds up the gradients of its passes: divide each loss by the number of passes"
-        return Finding(number, "gradient accumulation", "scale of the gradients", old, new, sentence, fix)
-    change = "Divide" if larger is b else "Multiply"
-    fix = f"{change} the loss of {b.name} by {times:.6g}. Often, one side sums the loss, and the other takes the mean"
-    if _changes_after_clip(larger, times, number):
+    elif _changes_after_clip(larger, times, number):
+        kind, field = "clipping before unscaling", SCALE
         sentence += f". {larger.name} divides its gradients by {times:.6g} after the clip"
-        return Finding(
-            number, "clipping before unscaling", SCALE, old, new, sentence,
-            "Divide the gradients before the clip",
-        )  # fmt: skip
-    return Finding(number, "scaled gradients", "scale of the gradients", old, new, sentence, fix)
+        fix = "Divide the gradients before the clip"
+    return Finding(number, kind, field, sentence, fix, *values)
 
 
 def _changes_after_clip(run: Run, times: float, number: int) -> bool:
@@ -190,123 +179,105 @@ def _changes_after_clip(run: Run, times: float, number: int) -> bool:
     return False
 
 
-def _backward_calls(run: Run, number: int) -> int | None:
-    return next((each.step.backward_calls for each in run.at(number) if each.step), None)
+def _passes(runs: PairedRuns, number: int) -> tuple[int, int] | None:
+    """Return the numbers of backward passes before the step, if they are known and differ."""
+    old, new = (next((each.step.backward_calls for each in run.at(number) if each.step), None) for run in runs.sides)
+    return None if old is None or new is None or old == new else (old, new)
 
 
-def _passes(run: Run, number: int) -> str:
-    count = _backward_calls(run, number)
-    return f"{count} backward pass{'es' * (count != 1)}"
+def _passes_text(runs: PairedRuns, passes: tuple[int, int]) -> str:
+    counts = [f"{count} backward pass{'es' * (count != 1)}" for count in passes]
+    return f". {runs.a.name} runs {counts[0]} before the step, and {runs.b.name} runs {counts[1]}"
 
 
-def _is_ratio(times: float, more: int | None, fewer: int | None) -> bool:
-    if not more or not fewer:
-        return False
-    return math.isclose(abs(times), max(more, fewer) / min(more, fewer), rel_tol=1e-3)
+# -- gradients that do not
 
 
-def _other(a: Run, b: Run, pairs: Sequence[Pair], gradients: Sequence[Gradients], number: int, most: float) -> Finding:
-    totals = a.total_norm(number), b.total_norm(number)
-    zero = [run for run in (a, b) if run.is_zero(number)]
+def _other(runs: PairedRuns, number: int, gradients: Sequence[Gradients], most: float) -> Finding:
+    def finding(sentence: str, fix: str = "", kind: CauseKind = "other gradients") -> Finding:
+        return Finding(number, kind, FIELD, sentence, fix)
+
+    zero = [run for run in runs.sides if run.is_zero(number)]
     if len(zero) == 1:
         sentence = (
             f"all gradients of {zero[0].name} are 0 before the clip, and some gradients of the other run are not. "
             "Check whether zero_grad() runs between backward() and the clip. Also check for a detach() or "
             "stop_gradient between the loss and the clipped parameters"
         )
-        old, new = in_order("0", "not 0", zero[0] is a)
-        return Finding(number, "other gradients", "gradients before the clip", old, new, sentence)
-    if uncleared := _uncleared(a, b, pairs, number):
-        return uncleared
-    if square := untransposed(a, b, pairs, number):
-        return square
-    if gates := other_gates(a, b, pairs, number):
-        return gates
-    passes = [_backward_calls(run, number) for run in (a, b)]
+        values = in_order("0", "not 0", zero[0] is runs.a)
+        return Finding(number, "other gradients", FIELD, sentence, "", *values)
+    if found := _uncleared(runs, number) if number > 1 else untransposed(runs) or other_gates(runs):
+        return found
     sentence = "the weights are the same, and the gradients differ before the clip"
     if number > 1:
         sentence = (
             f"up to step {number - 1}, the runs follow the same recipe. Then the gradients differ before the clip"
         )
-    if None not in passes and passes[0] != passes[1]:
-        sentence += f". {a.name} runs {_passes(a, number)} before the step, and {b.name} runs {_passes(b, number)}"
-        return Finding(number, "gradient accumulation", "backward passes of a step", passes[0], passes[1], sentence)
-    shares = most * UNIT
-    if 0 < shares < 1e-3:
+    if passes := _passes(runs, number):
+        sentence += _passes_text(runs, passes)
+        return Finding(number, "gradient accumulation", "backward passes of a step", sentence, "", *passes)
+    if 0 < most * UNIT < 1e-3:
         sentence += (
-            f", by at most {shares:.2g} of the total norm. Other data would change them more. Compare the constants "
-            "of both models, such as the eps of normalization layers, and formulas such as GELU by tanh or erf"
+            f", by at most {most * UNIT:.2g} of the total norm. Other data would change them more. Compare the "
+            "constants of both models, such as the eps of normalization layers, and formulas such as GELU by tanh or "
+            "erf"
         )
-        return Finding(number, "other data or loss", "gradients before the clip", "", "", sentence)
-    if only := _only_some(a, gradients, totals):
-        sentence = (
+        return finding(sentence, kind="other data or loss")
+    if only := _only_some(runs, gradients, number):
+        return finding(
             f"the gradients of {names_text(only)} differ before the clip. Those of the other parameters agree, so the "
             "data and the loss may be the same. Compare the code that uses or changes only these parameters"
         )
-        return Finding(number, "other gradients", "gradients before the clip", "", "", sentence)
-    is_unknown = number > 1 and any(
-        each.weight is None
-        for run, side in ((a, 0), (b, 1))
-        for pair in pairs
-        for each in step_at(run, pair.sides[side], number)
-    )
-    if is_unknown:
-        sentence = (
-            f"the gradients differ before the clip of step {number}. The weights before this step were not recorded"
+    if number > 1 and any(step.weight is None for each in runs.at(number) for side in each.every for step in side):
+        return finding(
+            f"the gradients differ before the clip of step {number}. The weights before this step were not recorded",
+            "Compare the updates of the earlier steps, then the data, the forward pass and the loss",
         )
-        fix = "Compare the updates of the earlier steps, then the data, the forward pass and the loss"
-        return Finding(number, "other gradients", "gradients before the clip", "", "", sentence, fix)
-    counts = [max(map(len, run.parameters.values())) for run in (a, b)]
-    if counts[0] != counts[1] and bool(a.networks) != bool(b.networks):
-        run, other = (b, a) if a.networks else (a, b)
-        sentence = (
+    counts = [max(map(len, run.parameters.values())) for run in runs.sides]
+    if counts[0] != counts[1] and bool(runs.a.networks) != bool(runs.b.networks):
+        run, other = (runs.b, runs.a) if runs.a.networks else runs.sides
+        return finding(
             f"the gradients of step {number} of {other.name} and of clip {number} of {run.name} differ. The steps of "
-            f"{run.name} were not recorded, so these can be gradients of micro-batches"
+            f"{run.name} were not recorded, so these can be gradients of micro-batches",
+            USE_VERIFY,
         )
-        return Finding(number, "other gradients", "gradients before the clip", "", "", sentence, USE_VERIFY)
-    unknown = [pair.name for pair in pairs if pair.order is None and pair.is_single]
+    unknown = [pair.name for pair in runs.pairs if pair.order is None and pair.is_single]
     if unknown and number == 1:
-        sentence = f"the gradients differ before the clip. The weights of {names_text(unknown)} were not recorded"
-        fix = "Compare these weights, the data, the forward pass and the loss"
-        return Finding(number, "other gradients", "gradients before the clip", "", "", sentence, fix)
-    return Finding(
-        number, "other data or loss", "gradients before the clip", "", "", sentence,
-        "Compare the data, the forward pass and the loss. Turn dropout off on both sides",
-    )  # fmt: skip
+        return finding(
+            f"the gradients differ before the clip. The weights of {names_text(unknown)} were not recorded",
+            "Compare these weights, the data, the forward pass and the loss",
+        )
+    fix = "Compare the data, the forward pass and the loss. Turn dropout off on both sides"
+    return finding(sentence, fix, "other data or loss")
 
 
-def _only_some(a: Run, gradients: Sequence[Gradients], totals: tuple[float, float]) -> list[str]:
+def _only_some(runs: PairedRuns, gradients: Sequence[Gradients], number: int) -> list[str]:
     """Return the gradients that differ, if others of the same network agree. Other data would change all of them."""
+    totals, networks = runs.total_norms(number), {pair: runs.a.network_of(pair.old[0]) for pair in runs.pairs}
     are_apart = {each.pair: distance([each], totals) > ROUNDING for each in gradients if each.new.any()}
-    networks = {a.network_of(pair.old[0]) for pair, is_apart in are_apart.items() if is_apart}
-    alike = [pair for pair, is_apart in are_apart.items() if not is_apart and a.network_of(pair.old[0]) in networks]
-    return [pair.name for pair, is_apart in are_apart.items() if is_apart] if alike else []
+    apart = [pair for pair, is_apart in are_apart.items() if is_apart]
+    alike = {networks[pair] for pair, is_apart in are_apart.items() if not is_apart}
+    return [pair.name for pair in apart] if any(networks[pair] in alike for pair in apart) else []
 
 
-def _uncleared(a: Run, b: Run, pairs: Sequence[Pair], number: int) -> Finding | None:
+def _uncleared(runs: PairedRuns, number: int) -> Finding | None:
     """Find out whether the gradients of one run contain those of its step before."""
-    if number == 1:
-        return None
-    now, before = ({each.pair: each for each in gradients_at(a, b, pairs, step)} for step in (number, number - 1))
-    limit = 4 * ROUNDING * UNIT * max(a.total_norm(number), b.total_norm(number))
-    for run, side in ((a, 0), (b, 1)):
+    now, before = ({each.pair: each for each in gradients_at(runs, step)} for step in (number, number - 1))
+    limit = 4 * ROUNDING * UNIT * max(runs.total_norms(number))
+    for side, run in enumerate(runs.sides):
         for clipped in (True, False):
             rests = []
             for pair, each in now.items():
-                earlier = before.get(pair)
-                steps = step_at(run, pair.sides[side], number - 1)
-                if earlier is None or len(steps) != 1:
+                if (earlier := before.get(pair)) is None:
                     continue
-                clips = steps[0].clips
+                clips = runs.steps[pair][number - 2].sides[side].clips
                 coef = clips[-1].coef if clipped and clips and clips[-1].coef is not None else 1.0
                 kept = (earlier.old, earlier.new)[side] * coef
                 own, other = ((each.old, each.new), (each.new, each.old))[side]
                 rests.append(float(np.abs(own - other - kept).max(initial=0.0)))
             if rests and len(rests) == len(now) and max(rests) <= limit:
                 sentence = f"the gradients of {run.name} at step {number} still contain those of step {number - 1}"
-                old, new = in_order("not cleared", "cleared", run is a)
                 fix = f"In {run.name}, clear the gradients before each backward pass"
-                return Finding(
-                    number, "gradients are not cleared", "gradients before the step", old, new, sentence, fix
-                )
+                values = in_order("not cleared", "cleared", side == 0)
+                return Finding(number, "gradients are not cleared", "gradients before the step", sentence, fix, *values)
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from .._kit.display import counted
 from ..causes.cause import CauseKind, names_text
 from ..recording.recorded_run import OptimizerStep, RecordedRun
 from .finding import Finding, in_order
-from .pairs import Pair
+from .pairs import Both, Pair, PairedRuns
 from .run import Clip, ParameterStep, Run
 from .weights import twins
 
@@ -37,62 +36,35 @@ REACHES = 1e-3
 """A gradient at the step is the result of the clip up to this fraction."""
 
 
-class Both(NamedTuple):
-    """The same step of one gradient in both runs."""
-
-    pair: Pair
-    number: int
-    old: ParameterStep
-    new: ParameterStep
-
-    @property
-    def sides(self) -> tuple[ParameterStep, ParameterStep]:
-        return self.old, self.new
-
-
-def left_out(a: Run, b: Run, pairs: Sequence[Pair], both: Sequence[Both]) -> Iterator[Finding]:
-    for run, other, side in ((a, b, 0), (b, a, 1)):
-        never, sometimes = [], []
-        for pair in pairs:
-            own = [each for each in both if each.pair is pair]
-            missing = [each.number for each in own if not each.sides[side].clips and each.sides[1 - side].clips]
-            if missing and not any(each.sides[side].clips for each in own):
-                never.append((min(missing), pair.sides[side]))
-            elif missing:
-                sometimes.append((min(missing), pair.sides[side]))
-        known = {name for pair in pairs for name in pair.sides[side]}
-        others = {name for pair in pairs for name in pair.sides[1 - side]}
-        others |= {name for place, name, _ in twins(a, b, pairs) if place != side}
+def left_out(runs: PairedRuns) -> Iterator[Finding]:
+    both, of_twins = runs.every(), list(twins(runs))
+    for side, (run, other) in enumerate((runs.sides, runs.sides[::-1])):
+        missing: dict[Pair, int] = {}
+        for each in both:
+            if not each.sides[side].clips and each.sides[1 - side].clips:
+                missing.setdefault(each.pair, each.number)
+        clips_some = {each.pair for each in both if each.sides[side].clips}
+        never = [(step, pair.sides[side]) for pair, step in missing.items() if pair not in clips_some]
+        sometimes = [step for pair, step in missing.items() if pair in clips_some]
+        known = {name for pair in runs.pairs for name in pair.sides[side]}
+        others = {name for pair in runs.pairs for name in pair.sides[1 - side]}
+        others |= {name for place, name, _ in of_twins if place != side}
         unpaired = [name for name, steps in other.parameters.items() if name not in others and steps[0].clips]
         if any(line.repeated for line in other.lines):  # which count as further parameters
             unpaired = []
         is_packed = not known or len(unpaired) == len(other.parameters)
+        # parameters that only the other run has may be others of this run, under another name or shape
+        may_be_paired = any(name not in known for name in run.parameters)
         if not run.has_clips and (never or other.has_clips):
             yield _without_clip(run, other, side, never)
-        elif never or (unpaired and not is_packed and not _may_be_paired(run, known)):
-            yield _parameters_left_out(a, b, run, other, never, unpaired, side)
+        elif never or (unpaired and not is_packed and not may_be_paired):
+            yield _parameters_left_out(runs, side, never, unpaired)
         elif sometimes:
-            step = min(step for step, _ in sometimes)
-            clips = _calls_text(other, step)
-            sentence = (
-                f"the optimizer of {run.name} makes step {step} without a clip call. {other.name} clips with {clips}"
-            )
-            old, new = in_order("not clipped", "clipped", side == 0)
-            at_step = [each.sides[side].step for each in both if each.number == step]
-            if reason := _reason(run, [each for each in at_step if each], step):
-                kind, problem, fix = reason
-                yield Finding(step, kind, "clip", old, new, f"{problem}. {other.name} clips with {clips}", fix)
-            else:
-                yield Finding(step, "left-out clip", "clip", old, new, sentence, "Clip in both runs, or in neither run")
-        elif (
-            fewer := []
-            if run.is_late
-            else [  # no step gets what a late clip returns
-                each for each in both if _skipped(each.sides[side]) and not _skipped(each.sides[1 - side])
-            ]
+            yield _step_without_clip(runs, side, min(sometimes))
+        elif not run.is_late and (  # no step gets what a late clip returns
+            fewer := [each for each in both if _skipped(each.sides[side]) and not _skipped(each.sides[1 - side])]
         ):
-            names = _skipped(fewer[0].sides[side])
-            yield _parameters_left_out(a, b, run, other, [(fewer[0].number, names)], [], side)
+            yield _parameters_left_out(runs, side, [(fewer[0].number, _skipped(fewer[0].sides[side]))], [])
 
 
 def _skipped(step: ParameterStep) -> Sequence[str]:
@@ -101,29 +73,35 @@ def _skipped(step: ParameterStep) -> Sequence[str]:
     return step.step.unclipped if step.step and is_single else ()
 
 
-def _may_be_paired(run: Run, known: set[str]) -> bool:
-    """Parameters that only the other run has may be others of this run, under another name or shape."""
-    return any(name not in known for name in run.parameters)
+def _step_without_clip(runs: PairedRuns, side: int, number: int) -> Finding:
+    run, other = runs.sides[side], runs.sides[1 - side]
+    clips = _calls_text(other, number)
+    values = in_order("not clipped", "clipped", side == 0)
+    steps = [each.sides[side].step for each in runs.at(number)]
+    if reason := _reason(run, [each for each in steps if each], number):
+        kind, problem, fix = reason
+        return Finding(number, kind, "clip", f"{problem}. {other.name} clips with {clips}", fix, *values)
+    sentence = f"the optimizer of {run.name} makes step {number} without a clip call. {other.name} clips with {clips}"
+    return Finding(number, "left-out clip", "clip", sentence, "Clip in both runs, or in neither run", *values)
 
 
 def _without_clip(run: Run, other: Run, side: int, never: Sequence[tuple[int, object]]) -> Finding:
-    old, new = in_order("none", "clip", side == 0)
-    step = min((step for step, _ in never), default=1)
-    clips = f"{other.name} clips with {_calls_text(other, step)}"
+    values = in_order("none", "clip", side == 0)
+    number = min((step for step, _ in never), default=1)
+    clips = f"{other.name} clips with {_calls_text(other, number)}"
     steps = run.recorded.optimizer_steps
     if reason := _reason(run, steps):
         kind, sentence, fix = reason
-        return Finding(step, kind, "clip", old, new, f"{sentence}. {clips}", fix)
-    count = counted(len(steps), "optimizer step")
-    sentence = f"{run.name} never clips: its {count} have no clip call. {clips}"
+        return Finding(number, kind, "clip", f"{sentence}. {clips}", fix, *values)
+    sentence = f"{run.name} never clips: its {counted(len(steps), 'optimizer step')} have no clip call. {clips}"
+    fix = f"Add this clip to {run.name}, between the backward pass and the step, or remove it from {other.name}"
     if any(step.changed is None for step in steps):  # other code may change gradients
+        values, fix = in_order("unknown", "clip", side == 0), USE_VERIFY
         sentence = (
             f"{run.name} has no recorded clip. This is only a possible cause: its own code may clip, which is not "
             f"recorded. {clips}"
         )
-        return Finding(step, "left-out clip", "clip", *in_order("unknown", "clip", side == 0), sentence, USE_VERIFY)
-    fix = f"Add this clip to {run.name}, between the backward pass and the step, or remove it from {other.name}"
-    return Finding(step, "left-out clip", "clip", old, new, sentence, fix)
+    return Finding(number, "left-out clip", "clip", sentence, fix, *values)
 
 
 USE_VERIFY = "Use `unified-clip verify`, which compares the updates, or replace the clip by a function of unified_clip"
@@ -160,8 +138,9 @@ def _reason(run: Run, steps: Sequence[OptimizerStep], number: int | None = None)
 
 
 def _parameters_left_out(
-    a: Run, b: Run, run: Run, other: Run, never: Sequence[tuple[int, Sequence[str]]], unpaired: Sequence[str], side: int
+    runs: PairedRuns, side: int, never: Sequence[tuple[int, Sequence[str]]], unpaired: Sequence[str]
 ) -> Finding:
+    run, other = runs.sides[side], runs.sides[1 - side]
     names = [name for _, each in never for name in each] or list(unpaired)
     step = min((step for step, _ in never), default=1)
     what = f"{counted(len(names), 'gradient')} that {other.name} clips: {names_text(names)}"
@@ -170,25 +149,25 @@ def _parameters_left_out(
     if not never and run.networks and trains and {*names} <= trains:
         field = "trained parameters"
         sentence = f"{run.name} neither trains nor clips {what}. They are frozen, or missing in its model or optimizer"
-    old, new = in_order("left out", "clipped", side == 0)
+    values = in_order("left out", "clipped", side == 0)
     if reason := _reason(run, _steps_of(run, names)):
         kind, problem, fix = reason
-        return Finding(step, kind, field, old, new, f"{sentence}: {problem}", fix)
-    frameworks = run.frameworks or other.frameworks
+        return Finding(step, kind, field, f"{sentence}: {problem}", fix, *values)
+    frameworks, new = run.frameworks or other.frameworks, runs.b.name
     frozen = next((text for name, text in FROZEN.items() if name in frameworks), "")
     if field == "trained parameters":
         fix = f"Train these parameters in both runs, or in neither{frozen and f' ({frozen})'}"
-    elif run is b:
-        fix = f"Pass these parameters to the clip of {b.name}, too"
+    elif side == 1:
+        fix = f"Pass these parameters to the clip of {new}, too"
         fix += f". Do not freeze them ({frozen})" if frozen else ""
     else:
-        fix = f"Leave these parameters out of the clip of {b.name}, too, as need_clip=False or frozen parameters are"
+        fix = f"Leave these parameters out of the clip of {new}, too, as need_clip=False or frozen parameters are"
         if frameworks & {"torch", "paddle"}:
             fix += (
                 ". With unified_clip, set parameter.need_clip = False after the last copy.deepcopy of a PyTorch model, "
                 "because the copy loses this attribute. PyTorch's own functions ignore need_clip"
             )
-    return Finding(step, "left out", field, old, new, sentence, fix)
+    return Finding(step, "left out", field, sentence, fix, *values)
 
 
 def _steps_of(run: Run, names: Sequence[str]) -> list[OptimizerStep]:
@@ -215,73 +194,74 @@ def clip_text(clip: Clip) -> str:
     return call if threshold is None else f"{call} with the threshold {threshold:.6g}"
 
 
-def repeated_clips(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
-    for run, other, side in ((a, b, 0), (b, a, 1)):
-        lines = [clip.line for each in both for clip in each.sides[side].clips]
-        of_other = [clip.line for each in both for clip in each.sides[1 - side].clips]
-        repeated = next((line for line in lines if line.repeated), None)
-        if repeated is not None and not any(line.repeated for line in of_other):
+def repeated_clips(runs: PairedRuns) -> Iterator[Finding]:
+    both = runs.every()
+    for side, run in enumerate(runs.sides):
+        repeated = [
+            next((clip.line for each in both for clip in each.sides[place].clips if clip.line.repeated), None)
+            for place in (side, 1 - side)
+        ]
+        if repeated[0] is not None and repeated[1] is None:
             sentence = (
-                f"{run.name} passes {counted(repeated.repeated, 'parameter')} more than once to {repeated.call}, which "
-                "counts and scales a repeated gradient each time"
+                f"{run.name} passes {counted(repeated[0].repeated, 'parameter')} more than once to {repeated[0].call}, "
+                "which counts and scales a repeated gradient each time"
             )
-            old, new = in_order("repeated", "once", side == 0)
-            fix = "Pass each parameter once"
-            yield Finding(1, "repeated parameter", "clipped parameters", old, new, sentence, fix)
+            values = in_order("repeated", "once", side == 0)
+            yield Finding(1, "repeated parameter", "clipped parameters", sentence, "Pass each parameter once", *values)
         more = [each for each in both if len(each.sides[side].clips) > len(each.sides[1 - side].clips) > 0]
         if more:
-            yield _clipped_again(run, other, more, side)
+            yield _clipped_again(runs, more, side)
 
 
-def _clipped_again(run: Run, other: Run, more: Sequence[Both], side: int) -> Finding:
+def _clipped_again(runs: PairedRuns, more: Sequence[Both], side: int) -> Finding:
+    run, other = runs.sides[side], runs.sides[1 - side]
     first = min(more, key=lambda each: each.number)
-    clips, step = first.sides[side].clips, first.sides[side].step
-    counts = (len(clips), len(first.sides[1 - side].clips))
-    old, new = in_order(*counts, side == 0)
+    own, others = first.sides[side], first.sides[1 - side]
+    clips, count = own.clips, len(others.clips)
+    values = in_order(len(clips), count, side == 0)
     names = names_text(list(dict.fromkeys(each.pair.name for each in more)))
-    if parts := _parts_of_one_clip(run, other, first, side):
-        return parts
+    sizes = [clip.line.count or 0 for clip in clips]
+    whole = others.clips[0].line
+    if count == 1 and not whole.parameters and whole.rule == "global" and sum(sizes) == whole.count:
+        # without the parameters of the calls, their numbers of gradients tell a loop from a clip of all gradients
+        return grouping(runs, first.number, side, "" if {*sizes} == {1} else f"{len(clips)} groups of gradients")
     if clips[0].coef is not None and not clips[1].has_other_gradient(clips[0]):
         sentence = (
             f"{run.name} clips the gradients of {names} again: one call scales them by {clips[0].coef or 0:.9g}, and "
             f"the next call gets the result. {other.name} clips them once"
         )
-        return Finding(first.number, "clipped twice", "clips of a step", old, new, sentence, "Remove one of the clips")
+        fix = "Remove one of the clips"
+        return Finding(first.number, "clipped twice", "clips of a step", sentence, fix, *values)
     sentence = (
         f"before step {first.number} of the optimizer, {run.name} clips the gradients of {names} "
-        f"{counted(counts[0], 'time')}, and {other.name} {counted(counts[1], 'time')}"
+        f"{counted(len(clips), 'time')}, and {other.name} {counted(count, 'time')}"
     )
     fix = f"Make the same clip calls in both runs. {other.name} has fewer"
-    if step and (step.backward_calls or 0) > 1:
+    if own.step and (own.step.backward_calls or 0) > 1:
         fix = (
             "With gradient accumulation, clip once, after the backward pass of the last micro-batch: directly before "
             "optimizer.step(), outside the loop over micro-batches"
         )
-    return Finding(first.number, "several clips before a step", "clips of a step", old, new, sentence, fix)
+    return Finding(first.number, "several clips before a step", "clips of a step", sentence, fix, *values)
 
 
-def _parts_of_one_clip(run: Run, other: Run, first: Both, side: int) -> Finding | None:
-    """Without the parameters of the calls, their numbers of gradients tell a loop from a clip of all gradients."""
-    clips, whole = first.sides[side].clips, first.sides[1 - side].clips
-    counts = [clip.line.count or 0 for clip in clips]
-    if (
-        len(whole) > 1
-        or whole[0].line.parameters
-        or whole[0].line.rule != "global"
-        or sum(counts) != whole[0].line.count
-    ):
-        return None
-    is_loop = set(counts) == {1}
-    kind: CauseKind = "per tensor for global" if is_loop else "per group for global"
-    parts = "each gradient" if is_loop else f"{len(clips)} groups of gradients"
-    each = parts if is_loop else f"each of {parts}"
-    sentence = f"{run.name} clips {each} by its own norm, and {other.name} clips all gradients by their total norm"
-    old, new = in_order(parts, "all gradients", side == 0)
-    return Finding(first.number, kind, "gradients that share a norm", old, new, sentence)
+def grouping(runs: PairedRuns, number: int, finer: int, parts: str, rest: str = "") -> Finding:
+    """The run `finer` clips each gradient, or each of several `parts`, by its own norm. The other one clips all
+    gradients, or `rest`, by their total norm."""
+    fine, coarse = runs.sides[finer], runs.sides[1 - finer]
+    kind: CauseKind = "another rule" if rest else "per group for global" if parts else "per tensor for global"
+    norm = "the total norms of the groups" if rest else "their total norm"
+    sentence = (
+        f"{fine.name} clips {f'each of {parts}' if parts else 'each gradient'} by its own norm, and {coarse.name} "
+        f"clips {rest or 'all gradients'} by {norm}"
+    )
+    values = in_order(parts or "each gradient", rest or "all gradients", finer == 0)
+    return Finding(number, kind, "gradients that share a norm", sentence, "", *values)
 
 
-def unreached(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
-    for run, side in ((a, 0), (b, 1)):
+def unreached(runs: PairedRuns) -> Iterator[Finding]:
+    both = runs.every()
+    for side, run in enumerate(runs.sides):
         if run.is_late or any(line.repeated for line in run.lines):
             continue
         own, other = (
@@ -290,7 +270,6 @@ def unreached(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
         )
         if own and not other:
             names = names_text(list(dict.fromkeys(each.pair.name for each in own)))
-            number = min(each.number for each in own)
             sentence = (
                 f"in {run.name}, the optimizer gets other gradients of {names} than the clip returns. Other code "
                 "changes them between the clip and the step, or does not use the result of the clip"
@@ -302,8 +281,10 @@ def unreached(a: Run, b: Run, both: Sequence[Both]) -> Iterator[Finding]:
                     f"{run.name} clips {names} before the last backward pass, which adds to the clipped gradients"
                 )
                 fix = f"In {run.name}, clip after the last backward pass of a step, directly before optimizer.step()"
-            old, new = in_order("other gradients", "the clipped gradients", side == 0)
-            yield Finding(number, "the clip does not reach the step", "gradients of the step", old, new, sentence, fix)
+            yield Finding(
+                min(each.number for each in own), "the clip does not reach the step", "gradients of the step",
+                sentence, fix, *in_order("other gradients", "the clipped gradients", side == 0),
+            )  # fmt: skip
 
 
 def _is_reached(each: ParameterStep, unit: float) -> bool | None:

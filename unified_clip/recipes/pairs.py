@@ -41,6 +41,63 @@ class Pair(NamedTuple):
         """The name in sentences."""
         return ", ".join(self.old)
 
+    @property
+    def text(self) -> str:
+        """All names, which tell what kind of layer the parameter belongs to."""
+        return " ".join((*self.old, *self.new))
+
+
+class Both(NamedTuple):
+    """The same step of a pair in both runs."""
+
+    pair: Pair
+    number: int
+    every: tuple[Sequence[ParameterStep], Sequence[ParameterStep]]
+    """The steps of all parameters of each run, of which a pair with a packed parameter has several."""
+
+    @property
+    def sides(self) -> tuple[ParameterStep, ParameterStep]:
+        """The step of the first parameter of each run."""
+        return self.every[0][0], self.every[1][0]
+
+
+class PairedRuns:
+    """Two runs, and which of their parameters belong together."""
+
+    def __init__(self, a: Run, b: Run, pairs: Sequence[Pair]) -> None:
+        self.a, self.b, self.pairs = a, b, pairs
+        self.steps = {pair: self._steps_of(pair) for pair in pairs}
+
+    def _steps_of(self, pair: Pair) -> list[Both]:
+        columns = [
+            zip(*(run.parameters[name] for name in names), strict=False)
+            for run, names in zip(self.sides, pair.sides, strict=True)
+        ]
+        return [Both(pair, number, sides) for number, sides in enumerate(zip(*columns, strict=False), start=1)]
+
+    @property
+    def sides(self) -> tuple[Run, Run]:
+        return self.a, self.b
+
+    @property
+    def count(self) -> int:
+        """The number of steps that both runs have of some parameter, because others may step less often."""
+        return max(map(len, self.steps.values()), default=0)
+
+    @property
+    def weight_unit(self) -> float:
+        """The rounding error of the less precise weights."""
+        return max(self.a.weight_unit, self.b.weight_unit)
+
+    def every(self) -> list[Both]:
+        return [each for steps in self.steps.values() for each in steps]
+
+    def at(self, number: int) -> list[Both]:
+        return [steps[number - 1] for steps in self.steps.values() if len(steps) >= number]
+
+    def total_norms(self, number: int) -> tuple[float, float]:
+        return self.a.total_norm(number), self.b.total_norm(number)
+
 
 def pair_parameters(a: Run, b: Run, names: Mapping[str, str]) -> list[Pair]:
     """names: {parameter of `a`: parameter of `b`}."""
@@ -178,9 +235,3 @@ def _single_to_many(a: Run, b: Run, left: Sequence[str], right: Sequence[str]) -
         blocks.append((list(left[starts[0] : stops[0]]), list(right[starts[1] : stops[1]])))
         starts = stops
     return blocks if all(min(map(len, block)) == 1 for block in blocks) else []
-
-
-def step_at(run: Run, names: Sequence[str], number: int) -> list[ParameterStep]:
-    """Return the step `number` of each parameter, or [] if one has fewer steps."""
-    found = [run.parameters[name][number - 1] for name in names if len(run.parameters[name]) >= number]
-    return found if len(found) == len(names) else []

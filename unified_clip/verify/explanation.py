@@ -54,7 +54,7 @@ def _dtypes(pairing: StepPairing) -> list[Finding]:
     for name, (old, new) in pairing.dtypes.items():
         if old != new and FORMATS.keys() >= {old, new}:
             sentence = f"{name!r} is {old} in the old step and {new} in the new step, which changes the last digits"
-            return [Finding(1, "another dtype", "dtype", old, new, sentence)]
+            return [Finding(1, "another dtype", "dtype", sentence, "", old, new)]
     return []
 
 
@@ -68,7 +68,7 @@ def _of_updates(row: StepComparison, pairing: StepPairing, runs: tuple[Run, Run]
             "For BatchNorm, compare eps, momentum and the moving variance. PyTorch's momentum is 1 minus Keras's "
             "momentum. PyTorch divides the variance of a batch by n - 1, and Keras by n"
         )
-        yield Finding(row.step, "tensors without a gradient", "tensors without a gradient", "", "", sentence, fix)
+        yield Finding(row.step, "tensors without a gradient", "tensors without a gradient", sentence, fix)
         return
     if row.beyond_rounding(limit) != ["update"]:
         return
@@ -82,9 +82,8 @@ def _of_updates(row: StepComparison, pairing: StepPairing, runs: tuple[Run, Run]
         a, b = (run.name for run in runs)
         sentence = f"at step {row.step}, the updates of {b} are {factor:.6g} times as large as those of {a}"
         fix = f"Divide the learning rate of {b} by this factor"
-        yield Finding(
-            row.step, "another learning rate", "size of the updates", 1, float(f"{factor:.6g}"), sentence, fix
-        )
+        values = 1, float(f"{factor:.6g}")
+        yield Finding(row.step, "another learning rate", "size of the updates", sentence, fix, *values)
 
 
 def _of_norms(row: StepComparison, limit: float) -> Iterator[Finding]:
@@ -96,7 +95,7 @@ def _of_norms(row: StepComparison, limit: float) -> Iterator[Finding]:
             "Other data would change the gradients more. Compare the constants of both models, such as the eps of "
             "normalization layers, and formulas such as GELU by tanh or erf"
         )
-        yield Finding(row.step, "other gradients", "gradients before the clip", "", "", sentence, fix)
+        yield Finding(row.step, "other gradients", "gradients before the clip", sentence, fix)
 
 
 def _rest(
@@ -107,7 +106,7 @@ def _rest(
         most = max(row.greatest() for row in rows)
         sentence = f"the recipes are the same, and rounding explains all differences (at most {most:.3g} ULP)"
         fix = "To tolerate them, pass the --max-ulp that docs/verify.md#rounding lists for your optimizer"
-        return Finding(first.step, "rounding", "last digits", "", "", sentence, fix)
+        return Finding(first.step, "rounding", "last digits", sentence, fix)
     stage = beyond.beyond_rounding(max(max_ulp, ROUNDING))[0]
     sentence = (
         f"from step {beyond.step} on, the differences are larger than the rounding of most optimizers (at most "
@@ -119,4 +118,4 @@ def _rest(
         "Compare the states of the optimizers, and code that changes gradients or weights. For Adam, rounding can be "
         "larger: docs/verify.md#rounding"
     )
-    return Finding(beyond.step, "unexplained", stage, "", "", sentence, fix)
+    return Finding(beyond.step, "unexplained", stage, sentence, fix)

@@ -11,6 +11,8 @@ import pytest
 from support.recordings import write_and_compare
 from support.simulated_runs import ORDER, Clip, Optimizer, Training, run_lines
 
+from unified_clip.recipes.finding import Finding
+
 Line = dict[str, Any]
 Lines = list[Line]
 
@@ -117,6 +119,10 @@ FACTS: list[tuple[str, Training, Callable[[Lines], Lines], tuple[int, str, str, 
 ]  # fmt: skip
 
 
+def facts(finding: Finding) -> tuple[int, str, str, object, object]:
+    return finding.step, finding.kind, finding.field, finding.old, finding.new
+
+
 @pytest.mark.parametrize(
     ("training", "edit", "expected"), [each[1:] for each in FACTS], ids=[each[0] for each in FACTS]
 )
@@ -130,7 +136,7 @@ def test_a_recorded_fact_is_the_first_finding(
     *what, old, new = expected
     for pair, values in ((runs, (old, new)), (runs[::-1], (new, old))):
         first, *_ = write_and_compare(tmp_path, *pair, max_ulp=None).findings
-        assert first[:5] == (*what, *values)
+        assert facts(first) == (*what, *values)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def tied(lines: Lines) -> Lines:
 
 def test_weights_that_only_one_run_ties_are_named(tmp_path: Path) -> None:
     findings = write_and_compare(tmp_path, run_lines(TRAINING), tied(list(run_lines(TRAINING))), max_ulp=None).findings
-    assert (1, "tied weights", "tied weights", "one parameter", "two parameters") in [each[:5] for each in findings]
+    assert (1, "tied weights", "tied weights", "one parameter", "two parameters") in map(facts, findings)
 
 
 def test_clips_of_each_micro_batch_are_several_clips(tmp_path: Path) -> None:
@@ -222,7 +228,7 @@ def test_a_late_clip_shows_the_weights_after_the_step(tmp_path: Path) -> None:
     trainings = [replace(TRAINING, clip=Clip(is_late=True), records_tensors=False)] * 2
     trainings[1] = replace(trainings[1], optimizer=Optimizer(rate=0.1), records_settings=False)
     findings = write_and_compare(tmp_path, *(list(run_lines(each)) for each in trainings), max_ulp=None).findings
-    assert findings[0][1:5] == ("another learning rate", "learning rate", 0.05, 0.1)
+    assert facts(findings[0])[1:] == ("another learning rate", "learning rate", 0.05, 0.1)
 
 
 def test_rows_that_the_scripts_own_optimizer_may_also_square_are_no_finding(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ...recording.recorded_run import OptimizerStep
 from ...tensors.arithmetic import Float64s
 from ..finding import Finding, in_order, value_text
 from ..networks import Network
-from ..pairs import Pair
+from ..pairs import Pair, PairedRuns
 from ..run import ParameterStep, Run
 from .rules import DECAY, DECAY_OF, PLACE_OF_EPS, same_setting
 from .settings import compare_settings, other_decay, other_rates, rate_finding, squared_rows
@@ -43,44 +43,40 @@ class ComparedOptimizers(NamedTuple):
     """The runs whose updates no rule explains."""
 
 
-def compare_optimizers(a: Run, b: Run, pairs: Sequence[Pair]) -> ComparedOptimizers:
+def compare_optimizers(runs: PairedRuns) -> ComparedOptimizers:
     """Compare the optimizers of each set of parameters that one optimizer trains in both runs."""
     findings: dict[tuple[str, str], Finding] = {}
     unexplained: dict[str, None] = {}
-    unmoved = [_unmoved(a, b, pairs, side) for side in (0, 1)]
+    unmoved = [_unmoved(runs, side) for side in (0, 1)]
     for side, own in enumerate(unmoved):
         if own:
-            finding = _unmoved_finding(a, b, own, side)
+            finding = _unmoved_finding(runs, own, side)
             findings[(finding.kind, finding.field)] = finding
-    moved = [pair for pair in pairs if not any(pair in own for own in unmoved)]
-    for names, left, right in _common_networks(a, b, moved):
-        for finding in _compare(a, b, names, left, right, unexplained):
+    moved = [pair for pair in runs.pairs if not any(pair in own for own in unmoved)]
+    for own, left, right in _common_networks(runs.a, runs.b, moved):
+        for finding in _compare(runs, own, left, right, unexplained):
             findings.setdefault((finding.kind, finding.field), finding)
     tolerated = [each for each in findings.values() if each.effect < SMALL]
     return ComparedOptimizers([each for each in findings.values() if each not in tolerated], tolerated, [*unexplained])
 
 
-def _common_networks(
-    a: Run, b: Run, pairs: Sequence[Pair]
-) -> Iterator[tuple[list[Pair], list[OptimizerStep], list[OptimizerStep]]]:
+Common = tuple[list[Pair], list[OptimizerStep], list[OptimizerStep]]
+"""Parameters that one optimizer trains in each run, and its steps in both runs."""
+
+
+def _common_networks(a: Run, b: Run, pairs: Sequence[Pair]) -> Iterator[Common]:
     """Split the parameters of two optimizers by their learning rates, too."""
-    networks = itertools.product(a.networks, b.networks)
-    for left, right in networks or ():
-        common = [pair for pair in pairs if _trains(left, pair.old) and _trains(right, pair.new)]
+    for left, right in itertools.product(a.networks, b.networks):
         by_rates: dict[tuple[float | None, ...], list[Pair]] = {}
-        for pair in common:
-            rates = tuple(
-                network.steps[0].rates.get(names[0]) for network, names in ((left, pair.old), (right, pair.new))
-            )
-            by_rates.setdefault(rates, []).append(pair)
+        for pair in pairs:
+            if _trains(left, pair.old) and _trains(right, pair.new):
+                rates = left.steps[0].rates.get(pair.old[0]), right.steps[0].rates.get(pair.new[0])
+                by_rates.setdefault(rates, []).append(pair)
         for own in by_rates.values():
             yield own, list(left.steps), list(right.steps)
     if not (a.networks and b.networks) and pairs:
-        yield (
-            list(pairs),
-            [step for each in a.networks for step in each.steps],
-            [step for each in b.networks for step in each.steps],
-        )
+        left_steps, right_steps = ([step for each in run.networks for step in each.steps] for run in (a, b))
+        yield list(pairs), left_steps, right_steps
 
 
 def _trains(network: Network, names: Sequence[str]) -> bool:
@@ -88,47 +84,46 @@ def _trains(network: Network, names: Sequence[str]) -> bool:
 
 
 def _compare(
-    a: Run,
-    b: Run,
+    runs: PairedRuns,
     pairs: Sequence[Pair],
     left: Sequence[OptimizerStep],
     right: Sequence[OptimizerStep],
     unexplained: dict[str, None],
 ) -> Iterator[Finding]:
+    a, b = runs.sides
     if rows := squared_rows(a, b, left, right):
         yield rows
         return
     single = [pair for pair in pairs if pair.is_single and _is_known(a, pair.old[0]) and _is_known(b, pair.new[0])]
-    sides = [
+    old, new = (
         side_of(run, {pair.name: pair.sides[place][0] for pair in single}, steps)
         for place, (run, steps) in enumerate(((a, left), (b, right)))
-    ]
-    if sides[0].is_unclipped != sides[1].is_unclipped:
-        yield _unclipped(*((a, b) if sides[0].is_unclipped else (b, a)), is_old=sides[0].is_unclipped)
-    elif all(side.recipes for side in sides):
-        found = [side.recipes for side in sides]
-        if sides[0].rates is not None and sides[1].rates is not None:
-            found = [[each._replace(rates=side.rates or []) for each in side.recipes] for side in sides]
-        rates = [side.rates for side in sides if side.rates is not None]
-        if len(rates) == 2 and (recorded := other_rates(a, b, rates)):
+    )
+    if old.is_unclipped != new.is_unclipped:
+        yield _unclipped(*((a, b) if old.is_unclipped else (b, a)), is_old=old.is_unclipped)
+        return
+    if not (old.recipes and new.recipes):
+        unexplained |= {side.run.name: None for side in (old, new) if side.is_known and not side.recipes}
+        yield from compare_settings(a, b, left, right, [old.rates, new.rates])
+        return
+    found = [old.recipes, new.recipes]
+    rates = None if old.rates is None or new.rates is None else [old.rates, new.rates]
+    if rates:
+        found = [[each._replace(rates=own) for each in every] for every, own in zip(found, rates, strict=True)]
+        if recorded := other_rates(a, b, rates):
             yield recorded
-        own, other = closest(*found)
-        differing = differences(own, other)
-        yield from () if any(each.setting == DECAY for each in differing) else other_decay(a, b, left, right)
-        for difference in differing:
-            if difference.setting == RATE and len(rates) == 2:
-                continue  # the recorded rates are exact
-            if difference.setting == RATE:
-                yield rate_finding(a, b, [_listed(difference.old), _listed(difference.new)], SAME_RATE)
-            else:
-                place = next((each.old for each in differing if each.setting == PLACE_OF_EPS), None)
-                finding = _finding(a, b, difference, left, right, place)
-                if difference.setting in ("eps", PLACE_OF_EPS):
-                    finding = finding._replace(effect=effect(sides[0].steps, own, difference.setting, difference.new))
-                yield finding
-    else:
-        unexplained |= {side.run.name: None for side in sides if side.is_known and not side.recipes}
-        yield from compare_settings(a, b, left, right, [side.rates for side in sides])
+    recipe, other = closest(*found)
+    differing = differences(recipe, other)
+    yield from () if any(each.setting == DECAY for each in differing) else other_decay(a, b, left, right)
+    place = next((each.old for each in differing if each.setting == PLACE_OF_EPS), None)
+    for difference in differing:
+        if difference.setting != RATE:
+            finding = _finding(a, b, difference, left, right, place)
+            if difference.setting in ("eps", PLACE_OF_EPS):
+                finding = finding._replace(effect=effect(old.steps, recipe, difference.setting, difference.new))
+            yield finding
+        elif not rates:  # recorded rates are exact
+            yield rate_finding(a, b, [_listed(difference.old), _listed(difference.new)], SAME_RATE)
 
 
 class Side(NamedTuple):
@@ -187,15 +182,17 @@ def _unclipped(run: Run, other: Run, *, is_old: bool) -> Finding:
         f"the updates of {run.name} follow from the gradients before its clip, and not from those that the clip "
         f"returns, as in {other.name}"
     )
-    old, new = in_order("other gradients", "the clipped gradients", is_old)
     fix = f"In {run.name}, use the result of the clip"
-    return Finding(1, "the clip does not reach the step", "gradients of the step", old, new, sentence, fix)
+    values = in_order("other gradients", "the clipped gradients", is_old)
+    return Finding(1, "the clip does not reach the step", "gradients of the step", sentence, fix, *values)
 
 
-def _unmoved(a: Run, b: Run, pairs: Sequence[Pair], side: int) -> list[Pair]:
+def _unmoved(runs: PairedRuns, side: int) -> list[Pair]:
     """Return the parameters whose weights only the other run changes."""
-    own, other = (_changes(run) for run in ((a, b), (b, a))[side])
-    return [pair for pair in pairs if own.get(pair.sides[side]) == 0 and other.get(pair.sides[1 - side], 0) > LEAST]
+    own, other = _changes(runs.sides[side]), _changes(runs.sides[1 - side])
+    return [
+        pair for pair in runs.pairs if own.get(pair.sides[side]) == 0 and other.get(pair.sides[1 - side], 0) > LEAST
+    ]
 
 
 def _changes(run: Run) -> dict[tuple[str, ...], float]:
@@ -212,8 +209,8 @@ def _changes(run: Run) -> dict[tuple[str, ...], float]:
     return changes
 
 
-def _unmoved_finding(a: Run, b: Run, pairs: Sequence[Pair], side: int) -> Finding:
-    run, other = ((a, b), (b, a))[side]
+def _unmoved_finding(runs: PairedRuns, pairs: Sequence[Pair], side: int) -> Finding:
+    run, other = runs.sides[side], runs.sides[1 - side]
     sentence = (
         f"the steps of {run.name} do not change {names_text([pair.sides[side][0] for pair in pairs])}, which "
         f"{other.name} changes, although they have gradients"
@@ -222,8 +219,8 @@ def _unmoved_finding(a: Run, b: Run, pairs: Sequence[Pair], side: int) -> Findin
         f"In {run.name}, pass these parameters to an optimizer, and call its step(). An optimizer does not get "
         "parameters that are created or replaced after it is made, and those of a copy of the model are others"
     )
-    old, new = in_order("not changed", "changed", side == 0)
-    return Finding(1, "weights are not updated", "weights after the step", old, new, sentence, fix)
+    values = in_order("not changed", "changed", side == 0)
+    return Finding(1, "weights are not updated", "weights after the step", sentence, fix, *values)
 
 
 def known_steps(
@@ -305,7 +302,8 @@ def _finding(
         fix = f"Before each optimizer.step() of {b.name}, set eps to {formula}, where t counts the steps from 1"
         if right[0].optimizer.startswith("torch."):
             fix += f': `for group in optimizer.param_groups: group["eps"] = {formula}`'
-    return Finding(1, KINDS.get(found.setting, "another optimizer"), found.setting, found.old, found.new, sentence, fix)
+    kind = KINDS.get(found.setting, "another optimizer")
+    return Finding(1, kind, found.setting, sentence, fix, found.old, found.new)
 
 
 def _eps_formula(step: OptimizerStep, place: object) -> str:

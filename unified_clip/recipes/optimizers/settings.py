@@ -40,7 +40,7 @@ def rate_finding(a: Run, b: Run, rates: Sequence[Sequence[float]], tolerance: fl
     sentence = f"from step {first + 1} on, {b.name} has the learning rate {new:.6g} instead of {old:.6g}"
     schedules = "the schedules (docs/porting/optimizers_and_layers.md)"
     fix = f"Compare {schedules}" if first else f"Set the learning rate of {b.name} to {old:.6g}, or compare {schedules}"
-    return Finding(first + 1, "another learning rate", RATE, old, new, sentence, fix)
+    return Finding(first + 1, "another learning rate", RATE, sentence, fix, old, new)
 
 
 def other_rates(a: Run, b: Run, rates: Sequence[Sequence[float]]) -> Finding | None:
@@ -72,8 +72,7 @@ def _shift(a: Run, b: Run, rates: Sequence[Sequence[float]], first: int, toleran
                     "Call the scheduler in both scripts before the step of the optimizer, or in both after it. If it "
                     f"is a list of boundaries, move those of {b.name} by one step"
                 )
-                old, new = rates[0][first], rates[1][first]
-                return Finding(first + 1, "shifted step", SCHEDULE, old, new, sentence, fix)
+                return Finding(first + 1, "shifted step", SCHEDULE, sentence, fix, rates[0][first], rates[1][first])
     return None
 
 
@@ -93,7 +92,7 @@ def compare_settings(
         if not (_is_of_library(old) and _is_of_library(new)):  # the name of a script's own class says nothing
             return
         sentence = f"{a.name} uses the optimizer {old.optimizer}, and {b.name} uses {new.optimizer}"
-        yield Finding(1, "another optimizer", "optimizer", old.optimizer, new.optimizer, sentence)
+        yield Finding(1, "another optimizer", "optimizer", sentence, "", old.optimizer, new.optimizer)
         return
     absent = {"dampening": 0.0} if _kind(old) == "sgd" else {}  # only PyTorch has it
     of_one_library = old.optimizer.partition(".")[0] == new.optimizer.partition(".")[0]
@@ -106,9 +105,8 @@ def compare_settings(
             sentence = (
                 f"{name} of the optimizer is {value_text(values[1])} in {b.name} instead of {value_text(values[0])}"
             )
-            yield Finding(
-                1, "another optimizer", name, *values, sentence, f"Set {name} to {value_text(values[0])} in {b.name}"
-            )
+            fix = f"Set {name} to {value_text(values[0])} in {b.name}"
+            yield Finding(1, "another optimizer", name, sentence, fix, *values)
 
 
 def _distinct(decays: Any) -> Any:
@@ -140,9 +138,9 @@ def squared_rows(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[
         f"{step.optimizer} of {run.name} gets gradients as IndexedSlices with repeated rows, and squares each row "
         "separately. The other run squares the sum of the repeated rows"
     )
-    old, new = in_order("each row", "the sum of the rows", squares[0])
     fix = "In Keras, call tf.convert_to_tensor(gradient) before apply_gradients"
-    return Finding(number, "squared rows", "squares of", old, new, sentence, fix)
+    values = in_order("each row", "the sum of the rows", squares[0])
+    return Finding(number, "squared rows", "squares of", sentence, fix, *values)
 
 
 def other_decay(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]) -> Iterator[Finding]:
@@ -152,4 +150,4 @@ def other_decay(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[O
         return  # recorded in other terms
     if not same_setting(old, new):
         sentence = f"the weight decay of {b.name} is {new:.6g} instead of {old:.6g}"
-        yield Finding(1, "another optimizer", DECAY, old, new, sentence, f"Set it to {old:.6g} in {b.name}")
+        yield Finding(1, "another optimizer", DECAY, sentence, f"Set it to {old:.6g} in {b.name}", old, new)
