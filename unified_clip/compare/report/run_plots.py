@@ -1,4 +1,4 @@
-"""Plot one or two recorded runs by step, as SVG."""
+"""Plot two recorded runs by step, as SVG."""
 
 from __future__ import annotations
 
@@ -69,23 +69,16 @@ def clips(runs: Sequence[Sequence[ClipPoint]], marked_steps: Sequence[int] = ())
     if frame is None:
         return None
     foot = FLOOR + 4 + ROW * len(runs)
-    height = foot + (54 if len(runs) == 1 else 22)
     children = [*_axes(frame, foot), *_marked(frame, marked_steps)]
-    for index, run in enumerate(runs):
-        drawn = [*_clip_curves(run, frame), *_clip_marks(run, frame, FLOOR + 6 + ROW * index)]
-        label = text(
-            LEFT - 8, FLOOR + 6 + ROW * index + 10, f"{NAMES[index]} clipped" if len(runs) > 1 else "clipped", "end"
-        )
-        children += [tag("g", *drawn, class_=CLASSES[index]) if len(runs) > 1 else Markup("").join(drawn), label]
-    counts = [(sum(each.clipped for each in run), sum(each.calls for each in run)) for run in runs]
-    prefixes = [f"{name}: " for name in NAMES] if len(runs) > 1 else [""]
-    words = ", ".join(
-        f"{name}{clipped} of {calls} calls clipped" for name, (clipped, calls) in zip(prefixes, counts, strict=True)
-    )
-    children.append(text((LEFT + WIDTH - RIGHT) / 2, foot + 16, words, class_="heading"))
-    if len(runs) == 1:
-        children += _key(height)
-    return figure("record", "Norm and threshold at each step", height, children)
+    counts = []
+    for index, (name, class_, run) in enumerate(zip(NAMES, CLASSES, runs, strict=False)):
+        top = FLOOR + 6 + ROW * index
+        children.append(tag("g", *_clip_curves(run, frame), *_clip_marks(run, frame, top), class_=class_))
+        children.append(text(LEFT - 8, top + 10, f"{name} clipped", "end"))
+        clipped, calls = sum(each.clipped for each in run), sum(each.calls for each in run)
+        counts.append(f"{name}: {clipped} of {calls} calls clipped")
+    children.append(text((LEFT + WIDTH - RIGHT) / 2, foot + 16, ", ".join(counts), class_="heading"))
+    return figure("record", "Norm and threshold at each step", foot + 22, children)
 
 
 def numbers(name: str, runs: Sequence[Curve], marked_steps: Sequence[int] = ()) -> Markup | None:
@@ -188,9 +181,3 @@ def _not_finite(run: Curve, frame: Frame, what: str) -> Iterator[Markup]:
         if each.not_finite:
             words = tag("title", f"step {each.step}: {what} is not finite")
             yield tag("g", words, text(frame.x(each.step), TOP + 6, "x", class_="infinite"))
-
-
-def _key(height: int) -> Iterator[Markup]:
-    for across, name in ((LEFT, "norm"), (LEFT + 90, "threshold")):
-        yield line(across, height - 6, across + 24, height - 6, name)
-        yield text(across + 30, height - 2, name, "start")
