@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from ..recipes.networks import match_gradients, without_ones
 from ..recipes.optimizers.compare import known_steps
+from ..recipes.optimizers.updates import RATE, Recipe, Step, Tensors, differences, recipes
 from ..recipes.run import Run
 from ..recorder.clips import NativeCall
 from ..recorder.samples import sample
@@ -22,7 +24,6 @@ from ..tensors.arithmetic import Float64s, nearest_float
 from ..tensors.files import formats
 from ..tensors.samples import Sample, order_of, sample_of
 from ..tensors.types import Dense, encode
-from .initial_weights import not_loaded
 from .launch.outputs import ScriptRun
 from .launch.worker import RECORDING
 from .named_recording import NormalizedRecording, values
@@ -195,7 +196,34 @@ def not_loaded_by(result: NormalizedRecording, run: Run) -> list[str]:
             return changed
     if {len(steps) for steps in run.parameters.values()} != {result.steps}:
         return []
-    return not_loaded(known_steps(run, {name: name for name in run.parameters}))
+    steps = known_steps(run, {name: name for name in run.parameters})
+    return _contradicting(steps, [*steps[0].gradients]) if len(steps) > 1 else []
+
+
+def _contradicting(steps: Sequence[Step], names: Sequence[str]) -> list[str]:
+    """Return the weights whose first update, measured from --weights, does not follow the rule of all later ones."""
+    own = [_only(step, names) for step in steps]
+    # before an unknown first update, the weights are about those after it
+    later = recipes([Step(own[0].gradients, own[1].weights, None), *own[1:]])
+    if not names or (later and _have_one_rule(recipes(own), later)):
+        return []
+    if len(names) == 1:
+        return list(names) if later else []
+    half = len(names) // 2
+    return _contradicting(steps, names[:half]) + _contradicting(steps, names[half:])
+
+
+def _only(step: Step, names: Sequence[str]) -> Step:
+    def part(tensors: Tensors) -> Tensors:
+        return {name: tensors[name] for name in names}
+
+    return Step(part(step.gradients), part(step.weights), None if step.updates is None else part(step.updates))
+
+
+def _have_one_rule(every: Sequence[Recipe], later: Sequence[Recipe]) -> bool:
+    """A weight decay of only the first step is no decay."""
+    pairs = itertools.product(every, later)  # hundreds of rules explain updates of zero
+    return any(all(each.setting == RATE for each in differences(a, b)) for a, b in pairs)
 
 
 def _is_other(recorded: Parameter, weight: Float64s) -> bool:
