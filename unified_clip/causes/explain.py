@@ -15,9 +15,9 @@ from .facts import find_fact
 from .norms import OF_COUNT, not_scaled, other_norms
 from .observation import IN_FLOAT32, NARROW, SLACK, Hypothesis, Observation
 from .rounding import float32_error, in_16_bits, in_float32, steps_in_16_bits
-from .rules import element_limits, other_rules
+from .rules import other_rules
 from .scaling import CLOSE, EXACT
-from .settings import Candidate, Prediction, common_eps, count_lists, revealed_numbers
+from .settings import Candidate, common_eps, count_lists, revealed_numbers
 
 UNCHANGED = ("not clipped", "not scaled")
 """Causes that unchanged gradients show."""
@@ -67,10 +67,6 @@ class _Case:
             for hypothesis in _hypotheses(call):
                 groups[hypothesis.key or hypothesis.sentence].append(hypothesis)
         return groups
-
-    @cached_property
-    def limits(self) -> Sequence[Prediction]:
-        return list(element_limits(self.call))
 
     def can_judge(self, other: _Case) -> bool:
         """Return whether a result of this case can contradict a cause that explains the result of `other`."""
@@ -131,7 +127,7 @@ def _diagnose(this: _Case, everything: Sequence[_Case], failing: Sequence[_Case]
     failing = [each for each in failing if each in others]
     contradictions: list[str] = []
     best: tuple[int, Cause | None] | None = None
-    for slack, candidates in _enumerated(this, others, failing):
+    for slack, candidates in _enumerated(this, others):
         accepted = _accepted(this, candidates, slack, others, failing, contradictions)
         if accepted:
             explained = max(count for count, _ in accepted)
@@ -172,15 +168,12 @@ def _with_numbers(best: tuple[int, Cause | None] | None, numbers: Sequence[tuple
     return cause
 
 
-def _enumerated(
-    this: _Case, others: Sequence[_Case], failing: Sequence[_Case]
-) -> Iterator[tuple[float, Sequence[Candidate]]]:
+def _enumerated(this: _Case, others: Sequence[_Case]) -> Iterator[tuple[float, Sequence[Candidate]]]:
     """Yield hypotheses that predict the result of `this`, the most precise ones first."""
     call = this.call
     same = [each for hypotheses in this.hypotheses.values() for each in hypotheses]
     # only the returned norm, or several calls, are evidence for a rare variation
     possible = [Candidate(each) for each in same if others or not each.is_rare or call.shows_norm(each, CLOSE)]
-    possible += [Candidate(limit(call), limit) for case in (this, *failing) for limit in case.limits]
     for slack in (EXACT, CLOSE, *([call.slack] if others else [])):
         if call.is_rounding(slack):
             return

@@ -10,7 +10,7 @@ from ..tensors.arithmetic import FORMATS
 from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
 from .cause import CauseKind, instead
-from .observation import CLEAR_FACTOR, IN_FLOAT32, By, Hypothesis, Observation, near
+from .observation import CLEAR_FACTOR, IN_FLOAT32, By, Hypothesis, Measure, Observation, near
 from .settings import COMMON_EPS
 
 CLIPPED_BY: Mapping[By, str] = {
@@ -36,11 +36,6 @@ COMBINED: Mapping[str, Callable[[Sequence[float]], float]] = {
     "the norm divided by the square root of 2": lambda norms: math.hypot(*norms) / math.sqrt(2),
     "half the sum of the squares": lambda norms: math.hypot(*norms) ** 2 / 2,
     "the norm times the square root of 2": lambda norms: math.hypot(*norms) * math.sqrt(2),
-}
-OF_MEAN_SQUARES: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "the norm of the tensors' root mean squares": lambda roots: math.hypot(*roots),
-    "the root mean square of the tensors' root mean squares": lambda roots: math.hypot(*roots) / math.sqrt(len(roots)),
-    "the sum of the tensors' root mean squares": math.fsum,
 }
 
 MOST_AXES = 4
@@ -97,17 +92,14 @@ def _by_other_groups(call: Observation) -> Iterator[Hypothesis]:
 def _combined(call: Observation) -> Iterator[Hypothesis]:
     if call.by not in ("global", "per group") or call.passed_norm is not None:
         return
-    sizes = {number: gradient.array.size or 1 for number, gradient in call.counted.items()}
-    roots = {number: call.own[number] / math.sqrt(size) for number, size in sizes.items()}
-    tables = [(COMBINED, call.own), *([(OF_MEAN_SQUARES, roots)] if call.p == 2 else ())]
-    measures: dict[str, Callable[[Sequence[int]], float]] = {
-        what: lambda numbers, combine=combine, own=own: combine([own[number] for number in numbers])  # type: ignore[misc]
-        for table, own in tables
-        for what, combine in table.items()
+    measures: dict[str, Measure] = {
+        what: lambda numbers, combine=combine: combine([call.own[number] for number in numbers])  # type: ignore[misc]
+        for what, combine in COMBINED.items()
     }
     if call.p == 2:
         measures["the root mean square of all elements"] = lambda numbers: (
-            math.hypot(*(call.own[number] for number in numbers)) / math.sqrt(sum(sizes[number] for number in numbers))
+            math.hypot(*(call.own[number] for number in numbers))
+            / math.sqrt(sum(call.counted[number].array.size for number in numbers) or 1)
         )
     for what, measure in measures.items():
         norms = [near(n, call.norm_dtype) for n in call.norms_by(call.by, measure)]

@@ -1,4 +1,4 @@
-"""Hypotheses about another rule: another coefficient, another condition, or limits of elements."""
+"""Hypotheses about another rule: another coefficient, or another condition."""
 
 from __future__ import annotations
 
@@ -8,24 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from ..recorder.clips import coefficient, combined_norm
 from ..tensors.arithmetic import FORMATS
 from ..tensors.norms import exact_norm
-from .observation import CLEAR_FACTOR, Hypothesis, Observation
-from .scaling import tolerance_of
-from .settings import Prediction
+from .observation import Hypothesis, Observation
 
 TWICE = "as if the coefficient were applied twice"
 
 QUOTIENT = "as if the coefficient were {}(1, norm / threshold) instead of min(1, threshold / norm)"
-
-ORDERS = (
-    "before the clip by norm",
-    "after the clip by norm",
-    "after the computation of the norm, but before the clip by norm",
-)
-
-MOST_DIGITS = 8
 
 
 def other_rules(call: Observation) -> Iterator[Hypothesis]:
@@ -96,41 +85,3 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.norm_over, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]
     yield Hypothesis("clipped twice", "as if all gradients were clipped twice", coefs=coefs, tolerance=tolerance)
-
-
-# -- limits of elements
-
-
-def element_limits(call: Observation) -> Iterator[Prediction]:
-    """For each order, yield the limit with the fewest digits that explains the call."""
-    is_plain = call.by == "global" and not call.need_clip and call.passed_norm is None and call.is_regular
-    if not is_plain or all(
-        each.low <= each.high * (1 + CLEAR_FACTOR * tolerance_of(each.dtype)) for each in call.scalings.values()
-    ):
-        return
-    sides = [(before.values(), result.values()) for _, before, _, result in call.sides()]
-    largest = max(float(np.abs(result).max(initial=0.0)) for _, result in sides)
-    coef = max(float(np.abs(result[before != 0] / before[before != 0]).max(initial=0.0)) for before, result in sides)
-    bounds = [largest, largest / coef] if coef else []  # the clip by norm may change nothing
-    simple = dict.fromkeys(float(f"{bound:.{digits}g}") for digits in range(1, MOST_DIGITS + 1) for bound in bounds)
-    for order in ORDERS:
-        for bound in simple:
-            predict = partial(_limited, bound=bound, order=order)
-            if call.explains(predict(call), call.tolerance):
-                yield predict
-                break
-
-
-def _limited(call: Observation, bound: float, order: str) -> Hypothesis:
-    gradients = {number: before.values() for number, before, *_ in call.sides()}
-    limited = {number: np.clip(values, -bound, bound) for number, values in gradients.items()}
-    norm = call.total_norm
-    if order == ORDERS[0]:
-        norm = combined_norm([float(np.linalg.norm(each.ravel(), call.p)) for each in limited.values()], call.p)
-    coef = coefficient(norm, call.threshold, call.eps)
-    if order == ORDERS[1]:
-        elements = {number: np.clip(coef * values, -bound, bound) for number, values in gradients.items()}
-    else:
-        elements = {number: coef * values for number, values in limited.items()}
-    sentence = f"as if each element were limited to [-{bound:g}, {bound:g}] {order}"
-    return Hypothesis("another rule", sentence, returned=[norm], elements=elements)

@@ -106,16 +106,12 @@ def of_each(change: Callable[[Array, float, float], Array]) -> Function:
 right = by(least)
 
 
-def limited(grads: Arrays, bound: float = 0.2) -> Arrays:
+def limited(grads: Arrays, bound: float) -> Arrays:
     return [np.clip(g, -bound, bound) for g in grads]
 
 
 def squares(grads: Arrays, dtype: type) -> Array:
     return np.concatenate([g.ravel() for g in grads]).astype(dtype) ** 2
-
-
-def root_mean_square(gradient: Array) -> float:
-    return float(np.sqrt(np.mean(gradient.astype(np.float64) ** 2)))
 
 
 def in_float16(number: float) -> float:
@@ -200,11 +196,6 @@ INIT: dict[str, tuple[Function, tuple[str, ...]]] = {
     "rounded threshold": (by(lambda n, c: least(n, round(c) if c < math.inf else c)), (THRESHOLD,)),
     # -- the rule
     "by value": (of_each(lambda g, c, n: np.clip(g, -c, c)), ("another rule",)),
-    "by value and then by norm": (lambda grads, c: right(limited(grads), c), ("another rule",)),
-    "by norm and then by value": (lambda grads, c: (limited(right(grads, c)[0]), total(grads)), ("another rule",)),
-    "by value, but with the norm before it": (
-        of_each(lambda g, c, n: np.clip(g, -0.2, 0.2) * least(n, c)), ("another rule",)
-    ),
     "per tensor": (of_each(lambda g, c, n: g * least(total([g]), c)), ("per tensor for global",)),
     # -- the norm
     "mean of the squared norms": (by_norm(lambda grads: total(grads) / len(grads) ** 0.5), (TYPE,)),
@@ -215,11 +206,6 @@ INIT: dict[str, tuple[Function, tuple[str, ...]]] = {
         f"{words}, {returns_it=}": (by_norm(combine, returns_it=returns_it), (kind,))
         for words, (combine, kind) in {
             "sum of norms": (lambda grads: sum(norms(grads)), TYPE),
-            "norm of root mean squares": (lambda grads: math.hypot(*map(root_mean_square, grads)), TYPE),
-            "root mean square of root mean squares": (
-                lambda grads: root_mean_square(np.array([*map(root_mean_square, grads)])), TYPE
-            ),
-            "sum of root mean squares": (lambda grads: sum(map(root_mean_square, grads)), TYPE),
             "the first gradient alone": (lambda grads: total(grads[:1]), "left out"),
             "the last gradient alone": (lambda grads: total(grads[-1:]), "left out"),
         }.items()
@@ -322,12 +308,6 @@ def test_a_clip_by_value_in_one_case_is_not_the_cause_of_a_case_that_a_correct_c
     assert "another rule" not in kinds(found)
     assert "contradicts this" in found["long: clip_by_global_norm(clip_norm=11.3)"].contradiction
     assert "large norm: clip_by_global_norm(clip_norm=55650.0)" in found
-
-
-def test_one_limit_of_elements_explains_all_cases(init_cases: dict[str, Case]) -> None:
-    found = diagnoses(lambda grads, c: (limited(right(grads, c)[0], 0.1 * total(grads)), total(grads)), init_cases)
-    assert kinds(found) == {""}
-    assert any("[-0.939415, 0.939415] after" in each.contradiction for each in found.values())
 
 
 def test_an_unknown_cause_is_reported_with_the_causes_of_the_other_cases(init_cases: dict[str, Case]) -> None:
