@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from ..recorder.lines import canonical, unique_names
+from ..recorder.lines import canonical
 
 Namer = Callable[[Any], str | None]
 """Takes a `Leaf`."""
@@ -16,13 +16,6 @@ Namer = Callable[[Any], str | None]
 
 def join(path: str | None, key: Any) -> str:
     return str(key) if path is None else f"{path}.{key}"
-
-
-def without_indices(names: Iterable[str]) -> dict[str, str]:
-    """Map each name to its name in recordings of version 0.1, which left out list indices."""
-    names = list(names)
-    short = [".".join(key for key in canonical(name).split(".") if not key.isdecimal()) or name for name in names]
-    return dict(zip(names, unique_names(short), strict=True))
 
 
 def matches(pattern: str, name: str) -> bool:

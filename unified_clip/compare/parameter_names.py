@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
-from .._core.names import without_indices
 from .._kit import atomic_files
 from .._kit.atomic_files import FileError
 from .._kit.parse import tomllib
-from ..recorder.lines import canonical
-from ..recording.recorded_run import RecordedRun
 from ..recording.runs import RunError
 
 MOST_NEAR = 3
 
 Names = Mapping[str, str]
 """{name of a parameter in one run: its name in the other run}."""
+
+Side = tuple[object, Set[str]]
+"""(what to call a run, its parameters)."""
 
 WRITE = 'Write one line for each parameter: "name" = "its name in the other run".'
 
@@ -51,47 +51,26 @@ def _not_a_string(name: str, value: object) -> str:
     return f'the value is not a string. Put both names in quotes: "{name}" = "its name in the other run".'
 
 
-def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
+def oriented(names: Names, a: Side, b: Side) -> Names:
+    """Return the names of --map from `a` to `b`. Its lines can begin with the names of either run."""
+    in_a, in_b = a[1], b[1]
     both = (names, {other: name for name, other in names.items()})
-    return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
-
-
-def _names_of_two_versions(in_a: Iterable[str], in_b: Iterable[str]) -> Names:
-    """Pair the names of a recording of version 0.1, which had no list indices, with the names of a new recording."""
-    long_a, long_b = ({name: canonical(name) for name in names} for names in (in_a, in_b))
-    pairs: dict[str, str] = {}
-    for left, right in ((long_a, without_indices(in_b)), (without_indices(in_a), long_b), (long_a, long_b)):
-        by_name = {short: name for name, short in right.items()}
-        pairs |= {name: by_name[short] for name, short in left.items() if short in by_name}
-    return {name: other for name, other in pairs.items() if name != other and name not in in_b and other not in in_a}
-
-
-def _names_in(run: RecordedRun) -> Iterator[str]:
-    for line in run.lines:
-        yield from line.parameters
-    for step in run.optimizer_steps:
-        yield from step.parameters
-
-
-def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
-    in_a, in_b = (dict.fromkeys(_names_in(run)) for run in (a, b))
-    if (oriented := orient_names(names, set(in_a), set(in_b))) is not None:
-        return {**_names_of_two_versions(in_a, in_b), **oriented}
-    sides = [(a, in_a), (b, in_b)]
+    found = next((each for each in both if in_a >= each.keys() and in_b >= {*each.values()}), None)
+    if found is not None:
+        return found
     unknown = [
         [(run, name, known) for (run, known), each in zip(order, (names, names.values()), strict=True)
          for name in each if name not in known]
-        for order in (sides, sides[::-1])
+        for order in ((a, b), (b, a))
     ]  # fmt: skip
     run, name, known = min(unknown, key=len)[0]
     near = difflib.get_close_matches(name, known, MOST_NEAR) or sorted(known)[:MOST_NEAR]
     remedy = f"This run has parameters such as {', '.join(near)}. Correct the name."
     if not known:
         remedy = "This run has no norms of parameters. Record this run with --norms, or with norms=True in Python."
-    elif name in {**in_a, **in_b}:
+    elif name in {*in_a, *in_b}:
         remedy = (
             "The other run has this parameter. On every line, write the name from one run on the left, and the name "
             "from the other run on the right."
         )
-    problem = f"The map of names (--map) has {name!r}, which is not a parameter of {run.path}."
-    raise RunError(f"{problem} {remedy}", "UC503")
+    raise RunError(f"--map has {name!r}, which is not a parameter of {run}. {remedy}", "UC503")

@@ -16,7 +16,7 @@ from ..recording.lines import without_calls
 from ..recording.recorded_run import RecordedRun
 from ..recording.runs import RunError, read
 from .losses import LoggedComparison, compare_logged, is_loss
-from .parameter_names import Names, names_from_a_to_b
+from .parameter_names import Names, oriented
 
 __all__ = ["RecordingComparison", "compare"]
 
@@ -107,7 +107,8 @@ def compare(
             check_clipped(run)
     advance("compare", 1)
     runs = Run(left), Run(right)
-    recipes = compare_recipes(*runs, names_from_a_to_b(left, right, names or {}), max_ulp)
+    pairs = oriented(names or {}, *((run.path, _parameters(run)) for run in (left, right)))
+    recipes = compare_recipes(*runs, pairs, max_ulp)
     advance("compare", 1)
     if not recipes.findings and not (recipes.pairs and recipes.steps):
         raise RunError(
@@ -144,6 +145,10 @@ def _shorter(a: RecordedRun, b: RecordedRun, runs: tuple[Run, Run]) -> list[Find
     if error := next((f"{line.call} raised an error ({line.error})" for line in run.lines if line.error), ""):
         sentence += f". {error}"
     return [Finding(min(counts) + 1, "one run is shorter", "number of steps", sentence, "", *counts)]
+
+
+def _parameters(run: RecordedRun) -> set[str]:
+    return set().union(*(line.parameters for line in run.lines), *(step.parameters for step in run.optimizer_steps))
 
 
 def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..recorder.lines import canonical
 from ..tensors.samples import SAME, Order, Sample, have_same_elements, order_of
 from .run import ParameterStep, Run
 
@@ -137,14 +138,16 @@ Known = Sequence[tuple[str, str, bool]]
 
 
 def _by_name(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
-    known = {*others}
+    known = {canonical(other): other for other in others}
     # two networks with equal names, whose order can differ
     repeated = {name.partition("#")[0] for run in (a, b) for name in run.parameters if "#" in name}
     for name in rest:
-        if name in known and not name.isdecimal() and name.partition("#")[0] not in repeated:
-            shapes = {_sorted_shape(run, name) for run in (a, b)} - {None}
+        other = known.get(canonical(name))
+        if other is not None and not name.isdecimal() and name.partition("#")[0] not in repeated:
+            shapes = {_sorted_shape(a, name), _sorted_shape(b, other)} - {None}
             if len(shapes) < 2:
-                yield name, name
+                del known[canonical(name)]
+                yield name, other
 
 
 def _by_weights(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:

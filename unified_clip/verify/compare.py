@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..compare.losses import LoggedComparison, compare_logged
-from ..compare.parameter_names import Names
+from ..compare.parameter_names import Names, oriented
 from ..recipes.finding import Finding
 from ..recipes.run import Clip, Run, by_name
 from ..recording.recorded_run import RecordedCall
@@ -17,7 +17,7 @@ from .explanation import FACTS, explain
 from .launch.outputs import ScriptRun
 from .named_recording import NormalizedRecording
 from .normalize import as_run, find_networks, name_gradients, not_loaded_by, read
-from .rejections import oriented, reject_changing_outputs, reject_unpaired, reject_without_clip
+from .rejections import reject_changing_outputs, reject_unpaired, reject_without_clip
 from .step_comparison import Number, Sensitivity, StepComparison, TensorComparison
 from .step_pairing import Parameters, StepPairing, sorted_distances, without_noise
 
@@ -62,7 +62,8 @@ def compare_steps(
     for run in (old, new):
         reject_changing_outputs(run)
     recordings = read(old, steps), read(new, steps)
-    pairing = StepPairing(*recordings, weights, oriented(old, new, names or {}))
+    pairs = oriented(names or {}, *((run.script, run.shapes.keys()) for run in (old, new)))
+    pairing = StepPairing(*recordings, weights, pairs)
     reject_unpaired(old, new, weights, pairing.names, pairing.axes)
     for each in recordings:
         name_gradients(each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..causes.cause import names_text
-from ..compare.parameter_names import Names, orient_names
+from ..compare.parameter_names import Names
 from ..recording.recorded_run import OptimizerStep
 from .errors import VerifyError
 from .launch.outputs import ScriptRun
@@ -14,18 +14,6 @@ from .step_pairing import Parameters
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
 """The names of the frameworks' optimizers begin with one of these prefixes."""
-
-
-def oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    in_old, in_new = set(old.shapes), set(new.shapes)
-    if (oriented := orient_names(names, in_old, in_new)) is not None:
-        return oriented
-    unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
-    both_ways = "Some lines of --map begin with the old name, and others with the new name."
-    problem = f"--map has {unknown[0]!r}, which neither script yields." if unknown else both_ways
-    of_old, of_new = (f"{run.script} ({names_text(sorted(run.shapes))})" for run in (old, new))
-    rule = f"Each line must contain a parameter name of {of_old} and a parameter name of {of_new}."
-    raise VerifyError(f"{problem} {rule}", "UC604")
 
 
 def reject_changing_outputs(run: ScriptRun) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.port import verify_pairs
@@ -17,8 +16,8 @@ from support.port.verify_pairs import (
     verify_as_json,
 )
 
-from unified_clip.verify import rejections
-from unified_clip.verify.errors import VerifyError
+from unified_clip.compare.parameter_names import oriented
+from unified_clip.recording.runs import RunError
 
 
 def test_a_call_for_each_gradient_equals_one_call_per_tensor(
@@ -135,14 +134,6 @@ def test_calls_of_a_step_that_share_no_parameter_may_come_in_another_order(
 
 
 def test_a_map_of_known_names_in_two_directions_is_rejected_by_its_direction() -> None:
-    old, new = (
-        SimpleNamespace(script=f"{side}.py:step", shapes=dict.fromkeys(names))
-        for side, names in (("old", "ab"), ("new", "AB"))
-    )
-    pair = r"a parameter name of old.py:step \('a' and 'b'\) and a parameter name of new.py:step \('A' and 'B'\)"
-    text = (
-        r"Some lines of --map begin with the old name, and others with the new name. "
-        rf"Each line must contain {pair}"
-    )
-    with pytest.raises(VerifyError, match=text):
-        rejections.oriented(old, new, {"a": "A", "B": "b"})  # type: ignore[arg-type]
+    text = r"has 'B', which is not a parameter of old.py:step. The other run has this parameter. On every line, write"
+    with pytest.raises(RunError, match=text):
+        oriented({"a": "A", "B": "b"}, ("old.py:step", {*"ab"}), ("new.py:step", {*"AB"}))
