@@ -27,8 +27,6 @@ class Pair(NamedTuple):
     are_rearranged: bool = False
     """Whether the weights have the same elements in an order that is unknown, such as the gates of a GRU."""
 
-    by_shape: bool = False
-
     @property
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self.old, self.new
@@ -104,13 +102,13 @@ def pair_parameters(a: Run, b: Run, names: Mapping[str, str]) -> list[Pair]:
     """names: {parameter of `a`: parameter of `b`}."""
     rest = [name for name in a.parameters if name not in names]
     others = [name for name in b.parameters if name not in {*names.values()}]
-    pairs = [(name, other, False) for name, other in names.items() if name in a.parameters and other in b.parameters]
-    for matched in (_by_name, _by_weights, _by_shape, _in_order):
-        for name, other in list(matched(a, b, rest, others, pairs)):
-            pairs.append((name, other, matched is not _by_name))
-            rest.remove(name)
-            others.remove(other)
-    found = [Pair((name,), (other,), *_order(a, b, name, other), by_shape) for name, other, by_shape in pairs]
+    pairs = {name: other for name, other in names.items() if name in a.parameters and other in b.parameters}
+    for matched in (_by_name, _by_weights, partial(_by_shape, pairs=pairs), _in_order):
+        found_pairs = dict(matched(a, b, rest, others))
+        pairs |= found_pairs
+        rest = [name for name in rest if name not in found_pairs]
+        others = [name for name in others if name not in found_pairs.values()]
+    found = [Pair((name,), (other,), *_order(a, b, name, other)) for name, other in pairs.items()]
     blocks = list(_packed(a, b, rest, others))
     found += [Pair(tuple(left), tuple(right), None) for left, right in blocks]
     place = {name: index for index, name in enumerate(a.parameters)}
@@ -133,11 +131,7 @@ def _sorted_shape(run: Run, name: str) -> tuple[int, ...] | None:
     return None if shape is None else tuple(sorted(length for length in shape if length != 1))
 
 
-Known = Sequence[tuple[str, str, bool]]
-"""The pairs so far."""
-
-
-def _by_name(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
+def _by_name(a: Run, b: Run, rest: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, str]]:
     known = {canonical(other): other for other in others}
     # two networks with equal names, whose order can differ
     repeated = {name.partition("#")[0] for run in (a, b) for name in run.parameters if "#" in name}
@@ -150,7 +144,7 @@ def _by_name(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: 
                 yield name, other
 
 
-def _by_weights(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
+def _by_weights(a: Run, b: Run, rest: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, str]]:
     free = list(others)
     for name in rest:
         weight = a.weight_at_start(name)
@@ -175,10 +169,15 @@ def have_one_order(weight: Sample, other: Sample | None) -> bool:
     return other is not None and is_possible and order_of(weight, other) in ("same", "transposed")
 
 
-def _by_shape(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
-    """Pair in order, within paired networks. Prefer parameters whose first gradients have equal norms."""
+def _by_shape(
+    a: Run, b: Run, rest: Sequence[str], others: Sequence[str], *, pairs: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Pair in order, within paired networks. Prefer parameters whose first gradients have equal norms.
+
+    pairs: Those so far.
+    """
     free, done = list(others), set[str]()
-    partners = {a.network_of(name): b.network_of(other) for name, other, _ in pairs}
+    partners = {a.network_of(name): b.network_of(other) for name, other in pairs.items()}
     known_shapes: set[tuple[int, ...]] = set()
     for are_near in (True, False):
         for name in rest:
@@ -199,7 +198,7 @@ def _by_shape(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs:
         known_shapes = {shape for shape in map(partial(_sorted_shape, a), done) if shape and counts[shape] % 2}
 
 
-def _in_order(a: Run, b: Run, rest: Sequence[str], others: Sequence[str], pairs: Known) -> Iterator[tuple[str, str]]:
+def _in_order(a: Run, b: Run, rest: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Pair the parameters whose shapes were not recorded, because they have no clip."""
     is_unknown = any(run.shape(name) is None for run, names in ((a, rest), (b, others)) for name in names)
     if is_unknown and len(rest) == len(others):

@@ -28,9 +28,6 @@ class Clip(NamedTuple):
     """What one clip call does to one gradient."""
 
     line: RecordedCall
-    number: int
-    """Counts the clip calls of the run."""
-
     name: str
     """The name of the gradient in the call."""
 
@@ -63,6 +60,16 @@ class Clip(NamedTuple):
         if self.line.rule == "value" and isinstance(self.line.threshold, tuple):
             return np.clip(gradient, *self.line.threshold)
         return None if self.coef is None else gradient * self.coef
+
+
+def clips_of(line: RecordedCall, owners: Mapping[str, str], norms: Sequence[float | None]) -> dict[str, Clip]:
+    """Return {parameter: what the call does to its gradient}. owners: {name of the gradient in the call: parameter}."""
+    coefs, known = _by_name(line, line.coefs()), _by_name(line, norms)
+    every = frozenset(owners.values())
+    return {
+        name: Clip(line, own, every if line.rule == "global" else frozenset([name]), known.get(own), coefs.get(own))
+        for own, name in owners.items()
+    }
 
 
 @dataclass
@@ -143,12 +150,9 @@ class Run:
             changes = [_changes(dict(zip(names, column, strict=True))) for column in columns]
             calls = by_hand.identify(changes) if changes and all(changes) else None
             for column, call in zip(columns, calls or [], strict=bool(calls)):
-                coefs, norms = by_name(call, call.coefs()), by_name(call, call.norms())
-                group = frozenset(call.parameters)
+                clips = clips_of(call, {name: name for name in call.parameters}, call.norms())
                 for name, each in zip(names, column, strict=True):
-                    if name in call.parameters:
-                        shared = group if call.rule == "global" else frozenset([name])
-                        each.clips = [Clip(call, each.number, name, shared, norms.get(name), coefs.get(name))]
+                    each.clips = [clips[name]] if name in clips else []
 
     @functools.cached_property
     def frameworks(self) -> set[str]:
@@ -274,13 +278,10 @@ class Run:
         trained = {own_names.get(name, name) for name in (step.parameters if step else ())}
         found: dict[str, list[Clip]] = {name: [] for name in names}
         for place in places:
-            line, owners = self.lines[place], self._owners[place]
-            coefs, norms = by_name(line, line.coefs()), by_name(line, line.used_norms())
-            group = frozenset(owners.values())
-            for own, name in owners.items():
-                shared = group if line.rule == "global" else frozenset([name])
+            line = self.lines[place]
+            for name, clip in clips_of(line, self._owners[place], line.used_norms()).items():
                 if name in found:
-                    found[name].append(Clip(line, place, own, shared, norms.get(own), coefs.get(own)))
+                    found[name].append(clip)
         for name, clips in found.items():
             each = ParameterStep(number, step, _of_last_iteration(clips))
             self._fill(each, tensors.get(name))
@@ -369,7 +370,7 @@ def _is_late(calls: Sequence[int], total: int) -> bool:
     return 0 < size * len(counts) <= total and all(count == place * size for place, count in enumerate(counts))
 
 
-def by_name(line: RecordedCall, values: Sequence[float | None]) -> Mapping[str, float | None]:
+def _by_name(line: RecordedCall, values: Sequence[float | None]) -> Mapping[str, float | None]:
     if line.rule == "global" and len(values) == 1:
         return dict.fromkeys(line.parameters or [ALL], values[0])
     return dict(zip(line.parameters, values, strict=False)) if len(values) == len(line.parameters) else {}

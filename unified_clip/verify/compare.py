@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..compare.losses import LoggedComparison, compare_logged
 from ..compare.parameter_names import Names, oriented
 from ..recipes.finding import Finding
-from ..recipes.run import Clip, Run, by_name
+from ..recipes.run import Clip, Run, clips_of
 from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import GROWTH, ROUNDING, distance, single, ulps_at
 from .explanation import FACTS, explain
@@ -128,10 +128,8 @@ Clips = Mapping[str, Sequence[Clip]]
 
 def _clips_of(lines: Sequence[RecordedCall]) -> Clips:
     found: dict[str, list[Clip]] = {}
-    for number, line in enumerate(lines):
-        norms, coefs = by_name(line, line.norms()), by_name(line, line.coefs())
-        for name in line.parameters:
-            clip = Clip(line, number, name, frozenset(line.parameters), norms.get(name), coefs.get(name))
+    for line in lines:
+        for name, clip in clips_of(line, {name: name for name in line.parameters}, line.norms()).items():
             found.setdefault(name, []).append(clip)
     return found
 

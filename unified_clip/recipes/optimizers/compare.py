@@ -114,7 +114,7 @@ def _compare(
             yield recorded
     recipe, other = closest(*found)
     differing = differences(recipe, other)
-    yield from () if any(each.setting == DECAY for each in differing) else other_decay(a, b, left, right)
+    yield from () if any(each.setting == DECAY for each in differing) else other_decay(b, left, right)
     place = next((each.old for each in differing if each.setting == PLACE_OF_EPS), None)
     for difference in differing:
         if difference.setting != RATE:
@@ -145,7 +145,7 @@ class Side(NamedTuple):
 
 def side_of(run: Run, names: Mapping[str, str], optimizer_steps: Sequence[OptimizerStep]) -> Side:
     """names: {name in the old run: name in this run}."""
-    steps, rates = known_steps(run, names), _recorded_rates(run, optimizer_steps, [*names.values()])
+    steps, rates = known_steps(run, names), _recorded_rates(optimizer_steps, [*names.values()])
     settings = [step.settings for step in optimizer_steps[:1]]
 
     def fitting(each: Sequence[Step]) -> list[Recipe]:
@@ -253,7 +253,7 @@ def _all_known(values: Iterable[Float64s | None]) -> list[Float64s] | None:
     return known if known and len(known) == len(listed) else None
 
 
-def _recorded_rates(run: Run, steps: Sequence[OptimizerStep], names: Sequence[str]) -> list[float] | None:
+def _recorded_rates(steps: Sequence[OptimizerStep], names: Sequence[str]) -> list[float] | None:
     """Return the recorded learning rate of each step, or None if it is unknown or differs between the parameters."""
     rates = []
     for step in steps:

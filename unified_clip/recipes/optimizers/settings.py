@@ -143,7 +143,7 @@ def squared_rows(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[
     return Finding(number, "squared rows", "squares of", sentence, fix, *values)
 
 
-def other_decay(a: Run, b: Run, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]) -> Iterator[Finding]:
+def other_decay(b: Run, left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]) -> Iterator[Finding]:
     """Compare the recorded weight decays, if the measured ones agree, which are less exact."""
     old, new = (steps[0].settings.get(WEIGHT_DECAY) if steps else None for steps in (left, right))
     if not isinstance(old, float) or not isinstance(new, float) or not math.isclose(old, new, rel_tol=SAME_DECAY):
