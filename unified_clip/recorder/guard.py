@@ -65,8 +65,8 @@ class Hook:
                 raise
             try:
                 self.report(error)
-            except Exception as failure:
-                print_instead(self.message(error), failure)
+            except Exception:
+                print_instead(self.message(error))
         return None
 
     def report(self, error: Exception) -> None:
@@ -179,10 +179,10 @@ def warn(message: str, issue: Callable[[str], object]) -> None:
     """Issue a warning. If the user turned warnings into errors, print it, because it must not end the program."""
     try:
         issue(message)
-    except Exception as error:
-        print_instead(message, error)
+    except Exception:
+        print_instead(message)
 
 
-def print_instead(message: str, error: Exception) -> None:
+def print_instead(message: str) -> None:
     with suppress(Exception):  # such as a closed stderr
         print(f"unified_clip: {message}", file=sys.stderr)

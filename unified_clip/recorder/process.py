@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -56,90 +55,140 @@ def _rank() -> tuple[int | None, int | None]:
 
 
 class FileRecording:
-    """The recording of one process. A forked process begins its own file."""
+    """The recording of a process: a file that begins with its first line. In a directory, each process has its own
+    file, also a forked one."""
 
-    gradients_every, stores_results, stores_next = None, False, False
+    gradients_every: int | None = None
+    stores_results = False
 
-    def __init__(self, path: Path, norms: bool, version: str) -> None:
-        """path: A directory, or a file for a single process."""
-        self._path, self.norms, self._version = path, norms, version
+    def __init__(self, path: Path, norms: bool, version: str, *, in_directory: bool = False) -> None:
+        self.path, self.norms, self.in_directory, self._version = path, norms, in_directory, version
         self.loss_scale: Callable[[], float | None] | None = None
+        self._file: FileIO | None = None
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.RLock()
-        self._file: FileIO | None = None
-        self._has_ended, self._calls = False, 0
+        self._lock = threading.RLock()  # guards the file and the step
+        self._has_ended = False
+        self._step, self._by_calls = 0, True
         self._said: set[str] = set()
 
     def after_fork(self) -> None:
         self._begin()
-        self._has_ended = not self._path.is_dir()  # the parent process owns the only file
+        self._close()
+        self._has_ended = not self.in_directory  # the parent process owns the only file
+
+    @property
+    def stores_next(self) -> bool:
+        """Whether the next call stores its gradients."""
+        return False
+
+    def _take_step(self) -> int:
+        with self._lock:
+            self._step = max(self._step + self._by_calls, 1)
+            return self._step
+
+    def _scale(self) -> dict[str, float]:
+        scale = None if self.loss_scale is None else self.loss_scale()
+        return {} if scale is None else {"loss_scale": scale}
 
     def add_call(self, fields: dict[str, Any], *_: Any) -> None:
         OUTPUT.recorded_calls += 1
-        scale = None if self.loss_scale is None else self.loss_scale()
+        scaled = self._scale()
         with self._lock:
-            self._calls += 1
-            scaled = {} if scale is None else {"loss_scale": scale}
-            self._write({"step": self._calls, **fields, **scaled, "seconds": None})
+            self._write({"step": self._take_step(), **fields, **scaled, "seconds": None})
 
     def add_line(self, fields: dict[str, Any]) -> None:
         with self._lock:
-            self._write({"step": max(self._calls, 1), **fields})
+            self._write({"step": max(self._step, 1), **fields})
 
     def log(self, **numbers: float) -> None:
         self.add_line({"logged": {name: float(value) for name, value in numbers.items()}})
 
-    def warn(self, message: str) -> None:
-        """`unified-clip record` prints all warnings when the command has ended."""
+    def on_warning(self, message: str) -> None:
         with self._lock:
-            if message in self._said:
+            if message not in self._said:
+                self._said.add(message)
+                self._write({"step": max(self._step, 1), "warning": message})
+
+    def warn(self, message: str) -> None:
+        """`unified-clip record` prints the warnings of all processes when the command has ended."""
+        if message in self._said:
+            return
+        self.on_warning(message)
+        try:
+            if self.in_directory:
+                with (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
+                    notes.write(json.dumps(message) + "\n")
                 return
-            self._said.add(message)
-            self.add_line({"warning": message})
-            if not self._path.is_dir():
-                with suppress(Exception):  # such as a closed stderr
-                    print(f"unified_clip: {message}", file=sys.stderr)
-                return
-            with (self._path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
-                notes.write(json.dumps(message) + "\n")
+        except OSError:  # the disk is full
+            pass
+        print_instead(message)
+
+    def on_failure(self, hook: Hook, error: Exception) -> None:
+        self.warn(hook.message(error))
 
     def end(self) -> None:
         with self._lock:
-            if self._file is None and not self._has_ended and not self._path.is_dir():
+            if self._file is None and not self._has_ended and not self.in_directory:
                 what = "no clip and no step ran that docs/recording.md lists"
-                self.warn(f"{self._path}: nothing was recorded, because {what}")
-            self._has_ended = True
-            if self._file is not None:
-                self._file.close()
+                self.warn(f"{self.path}: nothing was recorded, because {what}")
+            self._end_file()
 
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._has_ended:
-            return
-        try:
-            if self._file is None:
-                first, path = header(self._version, norms=self.norms), self._path
-                if path.is_dir():
-                    path, first["process"] = path / f"{time.time_ns():020}-{os.getpid()}{PART}", describe_process()
-                self._file = path.open("xb", buffering=0)
-                write_line(self._file, first)
-            write_line(self._file, line)
-        except OSError as error:  # the disk is full
+    def _end_file(self) -> None:
+        with self._lock:
             self._has_ended = True
-            self.end()
-            print_instead(f"the recording ends here, because the file cannot be written: {error}", error)
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _write(self, *lines: dict[str, Any]) -> None:
+        with self._lock:
+            if self._has_ended:
+                return
+            try:
+                file = self._file or self._open("xb")
+                for line in lines:
+                    write_line(file, line)
+            except OSError as error:
+                self._end_file()
+                remedy = "Earlier calls are kept. Free disk space or choose another path, and record again."
+                self.warn(
+                    f"{self.path}: the recording ends here, because the file cannot be written: {error}. {remedy}"
+                )
+
+    def _open(self, mode: str) -> FileIO:
+        first, path = header(self._version, norms=self.norms, gradients_every=self.gradients_every), self.path
+        if self.in_directory:
+            path, first["process"] = path / f"{time.time_ns():020}-{os.getpid()}{PART}", describe_process()
+        file: FileIO = path.open(mode, buffering=0)  # type: ignore[assignment]  # of a binary mode
+        try:
+            write_line(file, first)
+        except OSError:
+            file.close()
+            path.unlink()
+            raise
+        self._file = file
+        return file
+
+
+def begin_in(directory: Path) -> None:
+    """Describe this process, for a run without any line."""
+    (directory / f"{os.getpid()}{STARTED}").write_text(json.dumps(describe_process()), encoding="utf-8")
 
 
 def start_in_directory(directory: str, norms: bool, version: str) -> None:
     """Record this process, which has imported a framework, and the processes that it forks."""
-    Path(directory, f"{os.getpid()}{STARTED}").write_text(json.dumps(describe_process()), encoding="utf-8")
-    start(FileRecording(Path(directory), norms, version))
+    begin_in(Path(directory))
+    start(FileRecording(Path(directory), norms, version, in_directory=True))
 
 
 def start(recording: FileRecording) -> None:
     def on_failure(hook: Hook, error: Exception) -> bool:
-        recording.warn(hook.message(error))
+        recording.on_failure(hook, error)
         return True
 
     HOOKS.on_failure, HOOKS.installers = on_failure, {name: partial(_install, name) for name in HOOKS_OF}

@@ -285,8 +285,7 @@ class CallRecorder:
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
         self._tail: dict[str, Any] = {"place": place}
-        if recording.loss_scale is not None and (scale := recording.loss_scale()) is not None:
-            self._tail["loss_scale"] = scale
+        self._tail |= recording._scale()
 
     @property
     def step(self) -> int:
@@ -310,7 +309,7 @@ class CallRecorder:
         if not event.in_graph and self.step % recording.gradients_every == 0:
             self._gradients.update(copy_gradients(clip, names))
         elif event.in_graph and not recording.stores_results:
-            recording._warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
+            recording.warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
 
     def count_lines(self, framework: str) -> int:
         return len(merge_groups([each.fields for each in self.events if each.fields["framework"] == framework]))

@@ -76,7 +76,7 @@ class Dispatcher:
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()
-        self._change(lambda recordings: tuple(each for each in recordings if each.records_forks))
+        self._change(lambda recordings: tuple(each for each in recordings if each.in_directory))
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if body.__name__ in NOT_CLIPS or self.running is not None:  # a call inside another call belongs to it

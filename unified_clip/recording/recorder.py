@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import sys
@@ -9,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from .._core.types import Leaf
 from .._kit import safetensors_files
 from ..recorder import guard
 from ..recorder.hooks import OUTPUT, RecordingHook
-from ..recorder.lines import caller, header, write_line
+from ..recorder.lines import caller
+from ..recorder.process import FileRecording, begin_in
 from .clip_event import CallRecorder, ClipEvent, NativeLine, merge_groups, name_gradients
 from .dispatcher import DISPATCHER, FINDERS
 from .lines import NO_CALLS, NOT_REPORTED
@@ -91,11 +92,8 @@ def record(
     return Recording(Path(path), norms, gradients_every, names, natives=natives, force=force)
 
 
-class Recording:
+class Recording(FileRecording):
     """A recording of clip calls, which `record` returns. Each call adds a line to the file."""
-
-    records_forks = False
-    stores_results = False
 
     def __init__(
         self,
@@ -106,28 +104,23 @@ class Recording:
         *,
         natives: bool = True,
         force: bool = False,
+        in_directory: bool = False,
     ) -> None:
         if gradients_every is not None:
             _check_count(gradients_every, "gradients_every")
-        self.path, self.norms, self.gradients_every = path, bool(norms), gradients_every
-        self.natives, self._force = natives, force
-        self.needs_leaves = self.norms or gradients_every is not None
+        self.gradients_every, self.natives, self._force = gradients_every, natives, force
+        self.needs_leaves = bool(norms) or gradients_every is not None
         self._namer = _name_found if names is None else make_namer(names)
-        self._make_locks()
-        self._file: FileIO | None = None
-        self._step, self._by_calls = 0, True
-        self._is_empty, self._has_ended = True, False
+        self._arranged: set[str] = set()
+        super().__init__(path, bool(norms), sys.modules["unified_clip"].__version__, in_directory=in_directory)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._flushing = threading.RLock()  # taken before `_lock`; its owner may wait for a device
+        self._is_empty = True
         self._pending, self._stored = deque[CallRecorder | NativeLine](), dict[int, int]()
         self._waits: set[Callable[[], object]] = set()
-        self._warnings: dict[str, None] = {}
         self._failed: set[str] = set()
-        self.loss_scale: Callable[[], float | None] | None = None
-
-        self._arranged: set[str] = set()
-
-    def _make_locks(self) -> None:
-        self._lock = threading.RLock()  # guards the file and the step; graphs that report a call take it, too
-        self._flushing = threading.RLock()  # taken before `_lock`; its owner may wait for a device
 
     @property
     def step(self) -> int:
@@ -161,41 +154,22 @@ class Recording:
                 raise ValueError(f"step is {step}, but step {self._step} has begun. Pass {self._step} or more.")
             self._step, self._by_calls = step, False
 
-    def _take_step(self) -> int:
-        with self._lock:
-            self._step = max(self._step + self._by_calls, 1)
-            return self._step
-
     # -- the context
 
     def __enter__(self) -> Self:
         try:
-            self._file = self._open(self.path, {})
+            self._open("wb" if self._force else "xb")
         except FileExistsError:
             message = f"{self.path} exists. Pass another path, or replace this file with force=True."
             raise FileExistsError(message) from None
+        self._has_ended = False
         DISPATCHER.add(self)
         return self
-
-    def _open(self, path: Path, more: dict[str, Any]) -> FileIO:
-        file = path.open("wb" if self._force else "xb", buffering=0)
-        try:
-            version = sys.modules["unified_clip"].__version__
-            first = header(version, norms=self.norms, gradients_every=self.gradients_every)
-            write_line(file, {**first, **more})
-        except OSError:
-            file.close()
-            path.unlink()
-            raise
-        return file
-
-    def _opened(self) -> FileIO | None:
-        return self._file
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         self.end()
         if self._is_empty and failure is None:
-            self._warn(
+            self.warn(
                 f"{self.path}: {NO_CALLS} Graphs that were compiled before the recording began are not recorded: "
                 "begin to record before the first step, and in TensorFlow 1 before the graph is built."
             )
@@ -211,29 +185,18 @@ class Recording:
             with self._flushing:
                 self._flush(wait=True)
         finally:
-            self._has_ended = True
-            self._close()
+            self._end_file()
 
     def after_fork(self) -> None:
-        """Close the recording, because the parent process owns the file and the pending lines."""
-        self._make_locks()
-        self._pending.clear()
-        self._waits.clear()
+        super().after_fork()
         self._is_empty = False
-        self._close()
-
-    def _close(self) -> None:
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-            self._file = None
 
     def name_gradients(
         self, call: str, leaves: Sequence[Leaf], group: Sequence[int], shape: Callable[[Any], Any], taken: set[str]
     ) -> dict[str, int]:
         names = name_gradients(leaves, group, shape, self._namer, taken)
         if isinstance(self._namer, ByParameter) and any(map(str.isdecimal, names)):
-            self._warn(
+            self.warn(
                 f"names= does not match the gradients of {call}. Add all parameters to names=. Or "
                 "pass named gradients to the clip: a dict {name: gradient}, or (name, gradient) tuples."
             )
@@ -257,8 +220,7 @@ class Recording:
             return
         OUTPUT.recorded_calls += 1
         stores, step = self.stores_next, self._take_step()
-        if self.loss_scale is not None and (scale := self.loss_scale()) is not None:
-            fields["loss_scale"] = scale
+        fields |= self._scale()
         if call is not None and self.needs_leaves:
             names = self._names_of(call.name, rows)
             if "parameters" in fields:
@@ -281,7 +243,7 @@ class Recording:
     def add_line(self, fields: dict[str, Any]) -> None:
         with self._flushing:
             self._flush(wait=True)
-            self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
+            super().add_line(fields)
 
     def log(self, **numbers: float) -> None:
         for name, value in numbers.items():
@@ -289,24 +251,18 @@ class Recording:
                 raise TypeError(f"{name} has the type {type(value).__name__}. Pass a number, or {name}.item().")
         self.add_line({"logged": numbers})
 
-    def on_warning(self, message: str) -> None:
-        with self._lock:
-            if message not in self._warnings and self._file is not None:
-                self._write({"step": max(self._step, 1)}, [], {"warning": message}, is_call=False)
-            self._warnings[message] = None
-
     def on_failure(self, hook: guard.Hook, error: Exception) -> None:
         self._is_empty = False
         if hook.name not in self._failed:
             self._failed.add(hook.name)
-            self._warn(hook.message(error))
+            self.warn(hook.message(error))
 
     def wait_with(self, wait: Callable[[], object]) -> None:
         self._waits.add(wait)
 
     def on_unrecordable_graph(self, framework: str) -> None:
         self._is_empty = False  # this warning replaces the warning about an empty recording
-        self._warn(
+        self.warn(
             f"a clip call inside a graph of {framework} {NOT_REPORTED}. To record the call, clip outside the graph."
         )
 
@@ -316,13 +272,13 @@ class Recording:
             if self._pending or any(event.deferred for event in call.events):
                 self._pending.append(call)
             else:
-                self._write(*call.parts())
+                self._write_call(*call.parts())
 
     def _flush(self, wait: bool = False) -> None:
         while self._pending and (
             wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
         ):
-            self._write(*self._pending.popleft().parts())
+            self._write_call(*self._pending.popleft().parts())
 
     def _report_from_graph(self, call: str, events: Sequence[ClipEvent], place: str | None) -> None:
         callbacks = [each.path.graph_callback() for each in events if each.path is not None]
@@ -335,10 +291,11 @@ class Recording:
         def receive(values: Sequence[Any]) -> None:
             rest = iter(values)
             with self._lock:
-                if self._opened() is not None:
+                if not self._has_ended:
                     parts = [[*itertools.islice(rest, length)] for length in lengths]
                     groups = [each.complete_fields(part) for each, part in zip(events, parts, strict=True)]
-                    self._write({"step": self._take_step(), "call": call}, groups, {"seconds": None, "place": place})
+                    head = {"step": self._take_step(), "call": call}
+                    self._write_call(head, groups, {"seconds": None, "place": place})
 
         self._waits.add(callback([scalar for each in events for scalar in each.scalars], GRAPH.guarded(receive)))
         for each in events:
@@ -349,22 +306,9 @@ class Recording:
         for wait in tuple(self._waits):
             wait()
 
-    def _write(
-        self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
-    ) -> None:
-        with self._lock:
-            self._is_empty = self._is_empty and not is_call
-            try:
-                if (file := self._opened()) is not None:
-                    for fields in merge_groups(groups) or [{}]:
-                        write_line(file, {**head, **fields, **tail})
-            except OSError as error:
-                self._has_ended = True
-                self._close()
-                remedy = "Earlier calls are kept. Free disk space or choose another path, and record again."
-                self._warn(
-                    f"{self.path}: the recording ends here, because the file cannot be written: {error}. {remedy}"
-                )
+    def _write_call(self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
+        self._is_empty = False
+        self._write(*({**head, **fields, **tail} for fields in merge_groups(groups) or [{}]))
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
         with self._lock:
@@ -374,13 +318,23 @@ class Recording:
         try:
             safetensors_files.write(path, gradients)
         except OSError as error:
-            self._warn(f"gradients cannot be stored beside {self.path}: {error.strerror}. Record to another path.")
+            self.warn(f"gradients cannot be stored beside {self.path}: {error.strerror}. Record to another path.")
             return None
         return path.name
 
-    def _warn(self, message: str) -> None:
-        if message not in self._warnings:
+    def warn(self, message: str) -> None:
+        if self.in_directory:
+            super().warn(message)
+        elif message not in self._said:
             guard.warn(message, validation.warn_at_call)
+
+
+def start(directory: str, norms: bool) -> None:
+    """Record this process of a command, and the processes that it forks."""
+    begin_in(Path(directory))
+    recording = Recording(Path(directory), norms, in_directory=True)
+    DISPATCHER.add(recording)
+    atexit.register(recording.end)
 
 
 def _check_count(value: Any, what: str) -> None:

@@ -21,7 +21,7 @@ from unified_clip.recorder.process import PART
 from unified_clip.recorder.startup.sitecustomize import MODULES
 from unified_clip.recording import runs
 from unified_clip.recording.launch.merge import merge
-from unified_clip.recording.launch.process import ProcessRecording
+from unified_clip.recording.recorder import Recording
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
 
@@ -342,9 +342,10 @@ def test_force_replaces_a_recording_when_the_command_has_ended(
 
 
 def test_warnings_of_a_process_are_printed_by_the_command(tmp_path: Path) -> None:
-    recording = ProcessRecording(tmp_path, norms=False)
+    recording = Recording(tmp_path, norms=False, in_directory=True)
     hook = RecordingHook("a clip", "a call of framework.clip")
     for _ in range(2):
         recording.on_failure(hook, ValueError("no tensor"))  # which pytest would raise as a warning
+    recording.end()
     note, _ = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""}, 0)
     assert note.startswith("a call of framework.clip is not recorded: ValueError: no tensor. Your program continues.")

@@ -59,12 +59,13 @@ def _load(folder: Path) -> Any:
 
 def _start(settings: dict[str, Any], recorder: Any, framework: str) -> None:
     """Clear `settings`, so that the recording starts only once."""
-    package, module, version = (settings.pop(name) for name in ("package", "module", "version"))
+    module, version = settings.pop("module"), settings.pop("version")
     values = dict(settings)
     settings.clear()
     if recorder.is_old_environment(framework):
         importlib.import_module(f"{recorder.__name__}.process").start_in_directory(**values, version=version)
         return
+    package = str(HERE.parents[2])
     sys.path.append(package)
     try:
         importlib.import_module(module).start(**values)

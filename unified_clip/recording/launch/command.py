@@ -22,9 +22,7 @@ from ...recorder.lines import header
 from ...recorder.startup import sitecustomize
 from . import merge
 
-PACKAGE = Path(__file__).parents[2]
 VERSION = sys.modules["unified_clip"].__version__
-STARTUP = PACKAGE / "recorder" / "startup"
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -88,10 +86,10 @@ def _create(file: Path, parts: Path, *, force: bool) -> bool:
 
 
 def _environment(parts: Path, norms: bool) -> Mapping[str, str]:
-    of_package = {"package": str(PACKAGE.parent), "module": "unified_clip.recording.launch.process"}
-    values = json.dumps({"directory": str(parts.absolute()), "norms": norms, "version": VERSION, **of_package})
-    path = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, sitecustomize.VARIABLE: values}
+    module = "unified_clip.recording.recorder"
+    values = {"directory": str(parts.absolute()), "norms": norms, "version": VERSION, "module": module}
+    path = os.pathsep.join(filter(None, [str(sitecustomize.HERE), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, sitecustomize.VARIABLE: json.dumps(values)}
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSError:
