@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.client import session as sessions
 
 from . import tensorflow1_graphs as graphs
-from .clips import NativeCall, Row, record_call, row
+from .clips import Row, record_call, row
 from .hooks import HOOKS, OUTPUT, Outermost, RecordingHook
 from .lines import canonical
 from .steps import LOSSES, STEP, names_of_step, record_step, tensor_at_step
@@ -208,17 +208,10 @@ def _record_clip(clip: GraphClip, values: Mapping[int, Any], weights: Mapping[in
             measured = row(name, array, weight if is_whole else None, 2.0)
             stored = (values[id(gradient.values)], values.get(id(values_of(after)))) if is_sparse(gradient) else None
             rows.append(measured._replace(parameter=variable, stored=OUTPUT.copy(array), sparse_rows=stored))
-    low, *more = numbers
-    passed = more[0] if more and not clip.returns_norm else None
-    if clip.rule == "value":
-        bounds = None if low is None or more[0] is None else (low, more[0])
-        call = NativeCall(f"tf.{clip.function}", "tensorflow", "value", bounds, None, None)
-    else:
-        call = NativeCall(f"tf.{clip.function}", "tensorflow", clip.rule, low, passed_norm=passed)
     sparse = sum(map(is_sparse, clip.before))
-    returned, more_fields = more[0] if clip.returns_norm else None, {"sparse": sparse} if sparse else {}
+    returned, more_fields = numbers[1] if clip.returns_norm else None, {"sparse": sparse} if sparse else {}
     results = [_array(*each, values) for each in zip(clip.after, clip.variables)] if OUTPUT.stores_results else []
-    record_call(call, rows, clip.place, returned, more_fields, [OUTPUT.copy(each) for each in results])
+    record_call(clip.call(numbers), rows, clip.place, returned, more_fields, [OUTPUT.copy(each) for each in results])
 
 
 def _number(value: Any, values: Mapping[int, Any]) -> float | None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import clip_ops, gradients_util
 
+from .clips import NativeCall
 from .hooks import CLIP_CALLS, HOOKS, Outermost, ran
 from .lines import caller
 from .steps import BACKWARD, STEP, plain
@@ -56,7 +57,13 @@ SOURCE = "_unified_clip_gradient"
 
 class Gradient(NamedTuple):
     variable: Any
-    loss: Any
+    """None if it is unknown."""
+
+    loss: Any = None
+    name: str = ""
+    scale: Any = None
+    """Outside of sessions, the loss scale of the gradient, or None if it has none, or if further operations may have
+    removed it."""
 
 
 class GraphClip(NamedTuple):
@@ -66,10 +73,23 @@ class GraphClip(NamedTuple):
     """The threshold and the norm that the clip uses, or the two bounds."""
 
     before: Sequence[Any]
-    after: Any
-    variables: Sequence[Any]
-    returns_norm: bool
-    place: str | None
+    after: Sequence[Any]
+    """Both with None where `clip_by_global_norm` gets None, but not in a session."""
+
+    returns_norm: bool = False
+    variables: Sequence[Any] = ()
+    """In a session, those of the gradients, as far as they are known."""
+
+    place: str | None = None
+
+    def call(self, numbers: Sequence[float | None]) -> NativeCall:
+        """numbers: The values of the limits, with None for an array."""
+        name, (first, *rest) = f"tf.{self.function}", numbers
+        if self.rule == "value":
+            bounds = None if first is None or rest[0] is None else (first, rest[0])
+            return NativeCall(name, "tensorflow", "value", bounds, None, None)
+        passed_norm = rest[0] if rest and not self.returns_norm else None
+        return NativeCall(name, "tensorflow", self.rule, first, passed_norm=passed_norm)
 
 
 class GraphStep:
@@ -115,9 +135,12 @@ class Outside:
     """Records what belongs to no session. In an old environment, this is nothing."""
 
     observers: Mapping[str, Observer] = {"gradient": ran, "gradients": ran}
-    """{"gradient", "gradients", or the name of a clip function: its observer}"""
 
-    def step(self, step: GraphStep, update: Any) -> Any:
+    def record_clip(self, clip: GraphClip) -> Sequence[Any]:
+        """Return the results, which also record the clip."""
+        raise TypeError(ONLY_SESSIONS)
+
+    def record_step(self, step: GraphStep, update: Any) -> Any:
         """Return `update`, or an operation that also records the step."""
         raise TypeError(ONLY_SESSIONS)
 
@@ -125,14 +148,9 @@ class Outside:
 ONLY_SESSIONS = "Only sessions are recorded in this environment, not the eager mode and tf.function"
 
 
-def _only_sessions(call: Call) -> Iterator[None]:
-    yield
-    raise TypeError(ONLY_SESSIONS)
-
-
 def install(outside: Outside, watch: Callable[..., None] = HOOKS.wrap) -> None:
     def either(name: str, observe: Observer) -> Observer:
-        other = outside.observers.get(name, _only_sessions)
+        other = outside.observers[name]
 
         def by_graph(call: Call) -> Iterator[None]:
             yield from (observe if is_session() else other)(call)
@@ -143,10 +161,10 @@ def install(outside: Outside, watch: Callable[..., None] = HOOKS.wrap) -> None:
     watch([(gradients_util, "_GradientsHelper")], BACKWARD, either("gradients", partial(_mark, 0)))
     watch([(tf.GradientTape, "gradient")], BACKWARD, either("gradient", partial(_mark, 1)))
     _watch_own_loss(optimizer)
-    for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
-        name = clip.__name__
+    for parse in (clip_by_global_norm, clip_by_norm, clip_by_value):
+        name = parse.__name__
         homes = [(module, name) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
-        watch(homes, f"a call of tf.{name}", CLIP_CALLS.observer(either(name, clip)))
+        watch(homes, f"a call of tf.{name}", CLIP_CALLS.observer(partial(_clip, outside, parse)))
     step = partial(_step, outside)
     watch([(optimizer, "apply_gradients")], STEP, step)
     watch_class = partial(_watch_own_step, watch, step)
@@ -170,11 +188,15 @@ def _mark(position: int, call: Call) -> Iterator[None]:
     yield
     ys, xs = (tf.nest.flatten(each) for each in list(call.arguments.values())[position : position + 2])
     loss = ys[0] if len(ys) == 1 and ys[0].shape.num_elements() == 1 else None
-    known = {id(_tensor_of(each)): each for each in tf.compat.v1.global_variables()}
-    for gradient, x in zip(tf.nest.flatten(call.result), xs):
+    for gradient, variable in zip(tf.nest.flatten(call.result), variables_of(xs)):
         if gradient is not None:
-            variable = known.get(id(x), x if hasattr(x, "assign") else None)
             setattr(values_of(gradient), SOURCE, Gradient(variable, loss))
+
+
+def variables_of(sources: Sequence[Any]) -> list[Any]:
+    """Return the variables of a graph, or None for what is no variable. TensorFlow 1's optimizers pass tensors."""
+    known = {id(_tensor_of(each)): each for each in tf.compat.v1.global_variables()}
+    return [known.get(id(each), each if hasattr(each, "assign") else None) for each in sources]
 
 
 def _tensor_of(variable: Any) -> Any:
@@ -224,44 +246,46 @@ def _add(tensor: Any, built: GraphClip | GraphStep) -> None:
     getattr(tensor.graph, BUILT).parts.append(built)
 
 
-def clip_by_global_norm(call: Call) -> Iterator[None]:
-    yield
-    arguments, (clipped, norm) = call.arguments, call.result
-    use_norm, tensors = arguments.get("use_norm"), list(arguments["t_list"])
-    kept = [place for place, each in enumerate(tensors) if each is not None]
-    limits = [arguments["clip_norm"], norm if use_norm is None else use_norm]
-    _add_clip("clip_by_global_norm", "global", limits, [tensors[p] for p in kept], [clipped[p] for p in kept], use_norm)
+def clip_by_global_norm(arguments: Mapping[str, Any], result: Any) -> GraphClip:
+    use_norm, (clipped, norm) = arguments.get("use_norm"), result
+    limits, tensors = [arguments["clip_norm"], norm if use_norm is None else use_norm], list(arguments["t_list"])
+    return GraphClip("clip_by_global_norm", "global", limits, tensors, clipped, use_norm is None)
 
 
-def clip_by_norm(call: Call) -> Iterator[None]:
-    yield
-    arguments = call.arguments
-    if arguments.get("axes") is None:
-        _add_if_gradient("clip_by_norm", "each", [arguments["clip_norm"]], arguments["t"], call.result)
+def clip_by_norm(arguments: Mapping[str, Any], result: Any) -> GraphClip | None:
+    is_whole = arguments.get("axes") is None
+    return GraphClip("clip_by_norm", "each", [arguments["clip_norm"]], [arguments["t"]], [result]) if is_whole else None
 
 
-def clip_by_value(call: Call) -> Iterator[None]:
-    yield
-    arguments = call.arguments
+def clip_by_value(arguments: Mapping[str, Any], result: Any) -> GraphClip | None:
     limits = [arguments["clip_value_min"], arguments["clip_value_max"]]
-    _add_if_gradient("clip_by_value", "value", limits, arguments["t"], call.result)
+    is_floating = getattr(result, "dtype", tf.int32).is_floating
+    return GraphClip("clip_by_value", "value", limits, [arguments["t"]], [result]) if is_floating else None
 
 
-def _add_if_gradient(function: str, rule: str, limits: Sequence[Any], before: Any, after: Any) -> None:
+def _clip(outside: Outside, parse: Callable[[Mapping[str, Any], Any], GraphClip | None], call: Call) -> Iterator[None]:
+    yield
+    clip = parse(call.arguments, call.result)
+    if clip is not None and is_session():
+        _add_clip(clip)
+    elif clip is not None:
+        after = outside.record_clip(clip)
+        call.result = (after, *call.result[1:]) if clip.rule == "global" else after[0]
+
+
+def _add_clip(clip: GraphClip) -> None:
     """If the tensor is not known to be a gradient, a step that gets the result will show it."""
-    if source_of(before) is not None:
-        _add_clip(function, rule, limits, [before], [after])
-    elif values_of(after).dtype.is_floating:
-        clip = GraphClip(function, rule, limits, [before], [after], [None], False, caller())
-        setattr(values_of(after), CANDIDATE, clip)
-
-
-def _add_clip(function: str, rule: str, limits: Any, before: Any, after: Any, use_norm: Any = None) -> None:
+    pairs = [(before, after) for before, after in zip(clip.before, clip.after) if before is not None]
+    if not pairs:
+        return
+    before, after = zip(*pairs)
     sources = [source_of(each) for each in before]
     variables = [None if source is None else source.variable for source in sources]
-    if after:
-        is_global = rule == "global" and use_norm is None
-        _add(values_of(after[0]), GraphClip(function, rule, limits, before, after, variables, is_global, caller()))
+    clip = clip._replace(before=before, after=after, variables=variables, place=caller())
+    if clip.rule == "global" or sources[0] is not None:
+        _add(values_of(after[0]), clip)
+    elif values_of(after[0]).dtype.is_floating:
+        setattr(values_of(after[0]), CANDIDATE, clip)
 
 
 def _watch_own_loss(kind: type) -> None:
@@ -313,7 +337,7 @@ def _step(outside: Outside, call: Call) -> Iterator[None]:
     if step.is_innermost and step.pairs:
         step.settings = settings_of(optimizer)
         if not is_session():
-            call.result = outside.step(step, call.result)
+            call.result = outside.record_step(step, call.result)
             return
         step.update = call.result
         for gradient, variable in step.pairs:

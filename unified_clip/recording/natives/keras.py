@@ -29,6 +29,18 @@ from ...recorder.steps import (
     tensor_at_step,
 )
 
+BACKEND = keras.backend.backend()
+
+# each imports its framework
+if BACKEND == "tensorflow":
+    from . import tensorflow
+elif BACKEND == "jax":
+    import jax
+
+    from . import traced
+elif BACKEND == "torch":
+    from ...recorder import pytorch
+
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """{argument of an optimizer: its clip rule}. Keras uses the first argument that is set."""
 
@@ -39,7 +51,7 @@ def install() -> None:
     clip = CLIP_CALLS.observer(_clip_gradients)
     HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], "a clip of a Keras optimizer", clip)
     HOOKS.wrap([(BaseOptimizer, keras_releases.STEP)], STEP, _step)
-    is_recorded = keras.backend.backend() in ("tensorflow", "torch")  # a tracer of JAX takes no attribute
+    is_recorded = BACKEND in ("tensorflow", "torch")  # a tracer of JAX takes no attribute
     for home in keras_releases.SCALED_LOSSES if is_recorded else ():
         HOOKS.wrap([home], LOSS, _mark_scaled)
 
@@ -75,9 +87,7 @@ def _sample(optimizer: Any, grads: Sequence[Any]) -> list[SampledParameter]:
     if len(variables) != len(grads):
         return []
     raw, is_whole = dict.fromkeys(map(id, variables)), False
-    if keras.backend.backend() == "tensorflow":
-        from . import tensorflow
-
+    if BACKEND == "tensorflow":
         raw, is_whole = tensorflow.raw_gradients(variables), not tensorflow.is_eager()
         if None in raw.values():  # a recorded clip
             return []
@@ -97,9 +107,7 @@ def _value(variable: Any) -> Any:
 
 
 def _row(tensor: Any) -> Any:
-    if keras.backend.backend() == "tensorflow":
-        from . import tensorflow
-
+    if BACKEND == "tensorflow":
         return tensorflow.sampled(tensor)
     flat, places = keras.ops.reshape(tensor, [-1]), positions(tuple(tensor.shape)).astype("int32")
     flat = keras.ops.cast(flat, "float32") if keras.backend.standardize_dtype(flat.dtype) != "float64" else flat
@@ -108,22 +116,15 @@ def _row(tensor: Any) -> Any:
 
 def _recorded_clip(called: Call, call: NativeCall) -> Iterator[None]:
     optimizer, grads = called.args
-    backend = keras.backend.backend()
     known = getattr(optimizer, "_trainable_variables", ())  # TensorFlow's hook finds those of Keras 2
     variables = known if len(known) == len(grads) else ()
     names, weights = list(map(_name, variables)), list(map(_value, variables))
-    if backend == "tensorflow":
-        from . import tensorflow
-
+    if BACKEND == "tensorflow":
         yield
         called.result = tensorflow.report_call(lambda _: call, [], grads, called.result, weights, names)
         return
     before, weights, names = without_none(grads, weights, names)
-    if backend == "jax":
-        import jax
-
-        from . import traced
-
+    if BACKEND == "jax":
         yield
         _, after = without_none(grads, called.result)
         report = partial(traced.report_call, lambda _: call, None, before, after, weights, names, id(optimizer))
@@ -132,8 +133,6 @@ def _recorded_clip(called: Call, call: NativeCall) -> Iterator[None]:
         else:
             report()
         return
-    from ...recorder import pytorch
-
     known = zip(names or map(str, range(len(before))), before, weights or [None] * len(before), strict=True)
     rows = [pytorch.row(*each, call, returns_norm=False) for each in known]  # a clip may overwrite the gradients
     yield from record_around(called, call, rows, lambda: without_none(grads, called.result)[1])
@@ -145,8 +144,8 @@ def _describe_call(optimizer: Any) -> NativeCall | None:
             name = f"keras.optimizers.{type(optimizer).__name__}({argument}=)"
             if rule == "value":
                 bounds = (-float(limit), float(limit))
-                return NativeCall(name, keras.backend.backend(), rule, bounds, None, None)
-            return NativeCall(name, keras.backend.backend(), rule, float(limit))
+                return NativeCall(name, BACKEND, rule, bounds, None, None)
+            return NativeCall(name, BACKEND, rule, float(limit))
     return None
 
 
@@ -168,7 +167,8 @@ def _step(call: Call) -> Iterator[None]:
     rate = keras_releases.learning_rate(optimizer)  # before the step counts itself
     grads = keras_releases.gradients_of(call.arguments)
     numbers = [rate, _updates_weights(optimizer), _repeated_rows(optimizer, grads)]
-    given = _fixed(grads)
+    # PyTorch's recorder searches gradients without a clip
+    given = tensorflow.fixed(grads) if BACKEND == "tensorflow" else []
     # what Keras itself clips reaches the step
     lost = RETURNED_CLIPS.fields_of_step(given) if _describe_call(optimizer) is None else {}
     SAMPLED.pop(id(optimizer), None)  # of a step that failed
@@ -177,14 +177,6 @@ def _step(call: Call) -> Iterator[None]:
     trained = [each for each, gradient in zip(variables, grads, strict=False) if gradient is not None]
     _record_step(optimizer, variables, trained, numbers, lost)
     RETURNED_CLIPS.step_ends(each for _, each in given)
-
-
-def _fixed(grads: Sequence[Any]) -> list[tuple[str, Any]]:
-    if keras.backend.backend() != "tensorflow":  # PyTorch's recorder searches gradients without a clip
-        return []
-    from . import tensorflow
-
-    return tensorflow.fixed(grads)
 
 
 def _unrecorded_step(call: Call) -> Iterator[None]:
@@ -216,10 +208,8 @@ def _updates_weights(optimizer: Any) -> Any:
 
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
     """Accumulated gradients have no repeated rows, because Keras makes them dense."""
-    if keras.backend.backend() != "tensorflow" or accumulation_steps(optimizer):
+    if BACKEND != "tensorflow" or accumulation_steps(optimizer):
         return 0
-    from . import tensorflow
-
     return tensorflow.repeated_rows(grads)
 
 
@@ -250,15 +240,10 @@ def _record_step(
             fields = known | {"repeated_rows": int(repeated), **passes, **_tensors(sampled, arrays, is_whole=is_whole)}
             record_step(kind, {"lr": rate, **settings}, fields, id(optimizer))
 
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        from . import tensorflow
-
+    if BACKEND == "tensorflow":
         accumulators = optimizer._accumulated_gradients if accumulation_steps(optimizer) else ()
         tensorflow.report_numbers(receive, [*numbers, *rows], after=[each.value for each in accumulators])
-    elif backend == "jax":
-        from . import traced
-
+    elif BACKEND == "jax":
         traced.report_step(id(optimizer), lambda clips, *values: receive(*values, clips=clips), [*numbers, *rows])
     else:
         arrays = [keras.ops.convert_to_numpy(row) for row in rows]

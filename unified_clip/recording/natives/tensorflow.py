@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -16,19 +15,17 @@ from tensorflow.python.framework import op_callbacks
 from ..._backends.tensorflow.arithmetic import is_for_xla
 from ...recorder import tensorflow1, tensorflow1_graphs
 from ...recorder.clips import NativeCall, Row, record_call, rows_of, without_none
-from ...recorder.guard import Call, Observer
+from ...recorder.guard import Call
 from ...recorder.hooks import HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller
 from ...recorder.samples import positions
 from ...recorder.steps import LOSS_SCALE, LOSSES, RETURNED_CLIPS, UNSCALED, names_of_step, record_step
+from ...recorder.tensorflow1_graphs import SOURCE, Gradient, is_sparse, name_of, values_of, variables_of
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Takes the values of the thresholds, and returns the settings of the call."""
 
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
-
-GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""{id: gradient}. Gradients come from a tape or `tf.gradients`, or are eager tensors computed from gradients."""
 
 REPORT = RecordingHook("a report of a TensorFlow graph", "a part of the training")
 
@@ -36,7 +33,8 @@ SAMPLE = RecordingHook("samples of a tape", "a sample of a gradient")
 
 watch = partial(HOOKS.wrap, convert=tf.autograph.experimental.do_not_convert)
 
-SOURCE = "_unified_clip_source"
+MARKED = "_unified_clip_has_gradients"
+"""The attribute of a graph in which gradients are computed."""
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
 """Operations whose input and output are gradients of the same variable. `tf.convert_to_tensor` uses
@@ -58,13 +56,6 @@ CLIPS = [0]
 """The number of clips that were called, or built into a graph."""
 
 
-class GradientSource(NamedTuple):
-    variable: Any
-    name: str
-    scale: Any = None
-    """The loss scale of the gradient, or None if it has none, or if further operations may have removed it."""
-
-
 def install() -> None:
     HOOKS.on_switch(lambda: None, _unwatch_operations)
     HOOKS.on_switch(RAW.clear, RAW.clear)
@@ -76,13 +67,21 @@ class Outside(tensorflow1_graphs.Outside):
     """Records eager calls, and those in `tf.function`."""
 
     def __init__(self) -> None:
-        clips: list[Observer] = [clip_by_global_norm, clip_by_norm, clip_by_value]
-        marks = {"gradient": partial(_mark, 2), "gradients": partial(_mark, 1)}
-        self.observers = {**marks, **{clip.__name__: clip for clip in clips}}
+        self.observers = {"gradient": partial(_mark, 2), "gradients": partial(_mark, 1)}
 
-    def step(self, step: tensorflow1_graphs.GraphStep, update: Any) -> Any:
+    def record_clip(self, clip: tensorflow1_graphs.GraphClip) -> Sequence[Any]:
+        thresholds, norm = (clip.limits[:1], clip.limits[1]) if clip.returns_norm else (clip.limits, None)
+
+        def describe(values: Sequence[Any]) -> NativeCall:
+            return clip.call([None if np.ndim(each) else float(each) for each in values])
+
+        is_gradient = partial(from_tape, clip.before[0]) if clip.rule != "global" else lambda: True
+        late = RETURNED_CLIPS.fields_of_clip(fixed(clip.before))
+        return report_call(describe, thresholds, clip.before, clip.after, is_gradient=is_gradient, norm=norm, late=late)
+
+    def record_step(self, step: tensorflow1_graphs.GraphStep, update: Any) -> Any:
         tensors = {name: each for name, each in step.settings.items() if isinstance(each, tf.Tensor)}
-        names = names_of_step(tensorflow1_graphs.name_of(each) for _, each in step.pairs)
+        names = names_of_step(name_of(each) for _, each in step.pairs)
         kind = tensorflow1_graphs.class_name(step.optimizer)
         passes = {"gradients": len(step.pairs), "place": step.place, **names}
 
@@ -140,10 +139,10 @@ def _mark(position: int, call: Call) -> Iterator[None]:
         scale = tf.convert_to_tensor(scale, tf.float32)  # before the step changes it
     for gradient, source in zip(tf.nest.flatten(call.result), sources, strict=True):
         if gradient is not None:
-            values = _values(gradient)
-            GRADIENTS[id(values)] = values
-            if source is not None:
-                setattr(values, SOURCE, source._replace(scale=scale))
+            values = values_of(gradient)
+            setattr(values, SOURCE, source._replace(scale=scale))
+            if tf.is_symbolic_tensor(values):
+                setattr(values.graph, MARKED, True)
     if isinstance(call.args[0], tf.GradientTape) and OUTPUT.norms:
         SAMPLE.run(_keep_raw, sources, tf.nest.flatten(call.result), scale is not None)
 
@@ -152,11 +151,11 @@ def _count_clip() -> None:
     CLIPS[0] += 1
 
 
-def _keep_raw(sources: Sequence[GradientSource | None], gradients: Sequence[Any], is_scaled: bool) -> None:
+def _keep_raw(sources: Sequence[Gradient], gradients: Sequence[Any], is_scaled: bool) -> None:
     RAW.clear()
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     for source, gradient in zip(sources, gradients, strict=True):
-        if source is not None and isinstance(gradient, tf.Tensor) and not is_scaled:
+        if source.variable is not None and isinstance(gradient, tf.Tensor) and not is_scaled:
             RAW[_key(source.variable)] = RawGradient(sampled(gradient), graph, CLIPS[0])
 
 
@@ -208,123 +207,63 @@ def _after(report: Any, gradients: Any) -> Any:
     return tf.nest.pack_sequence_as(gradients, flat)
 
 
-def _describe_sources(sources: Any) -> list[GradientSource | None]:
-    """Describe each source. For a source that is not a variable, the list contains None."""
-    variables = tf.nest.flatten(sources)
-    if not tf.executing_eagerly():  # TensorFlow 1's optimizers pass the tensors of the variables
-        known = tf.compat.v1.global_variables()
-        by_tensor = {id(each.handle if hasattr(each, "handle") else each._ref()): each for each in known}
-        variables = [by_tensor.get(id(each), each) for each in variables]
-    names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
+def _describe_sources(sources: Any) -> list[Gradient]:
+    flat = tf.nest.flatten(sources)
+    variables = [each if hasattr(each, "assign") else None for each in flat] if is_eager() else variables_of(flat)
+    names = ["" if each is None else getattr(each, "path", None) or name_of(each) for each in variables]
     return [
-        GradientSource(each, name if names.count(name) == 1 else f"{name}#{position}")
-        if hasattr(each, "assign")
-        else None
+        Gradient(each, name=name if names.count(name) == 1 else f"{name}#{position}")
         for position, (each, name) in enumerate(zip(variables, names, strict=True))
     ]
 
 
-def _source_of(tensor: Any) -> GradientSource | None:
-    values = _values(tensor)
+def _source_of(tensor: Any) -> Gradient | None:
+    """Return None if the variable is unknown."""
+    values = values_of(tensor)
     while not hasattr(values, SOURCE) and tf.is_symbolic_tensor(values) and values.op.type in ONE_GRADIENT:
         values = values.op.inputs[0]
-    return getattr(values, SOURCE, None)
+    source: Gradient | None = getattr(values, SOURCE, None)
+    return None if source is None or source.variable is None else source
 
 
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    marked = [each for each in inputs if _is_marked(each)] if graph is None else []
-    GRADIENTS.update((id(each), each) for each in outputs if marked)
+    marked = [each for each in inputs if hasattr(each, SOURCE)] if graph is None else []
     source = _source_of(marked[0]) if len(marked) == len(outputs) == 1 else None
-    if source is not None and outputs[0].shape == source.variable.shape:
-        setattr(outputs[0], SOURCE, source if op_type in ONE_GRADIENT else source._replace(scale=None))
+    if source is None or outputs[0].shape != source.variable.shape:
+        source = Gradient(None)
+    for each in outputs if marked else ():
+        setattr(each, SOURCE, source if op_type in ONE_GRADIENT else source._replace(scale=None))
 
 
 MARK = RecordingHook("an operation of TensorFlow", "whether a tensor is a gradient").guarded(_mark_computed)
 
 
-def _values(tensor: Any) -> Any:
-    return tensor.values if _is_sparse(tensor) else tensor
-
-
-def _is_marked(tensor: Any) -> bool:
-    return GRADIENTS.get(id(_values(tensor))) is _values(tensor)
-
-
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from one. Return None if that is unknown."""
-    tensor = _values(tensor)
+    tensor = values_of(tensor)
     if not tf.is_symbolic_tensor(tensor):
-        return _is_marked(tensor)
+        return hasattr(tensor, SOURCE)
     visited: set[int] = set()
     stack, has_arguments = [tensor], False
     while stack:
         source = stack.pop()
-        if _is_marked(source):
+        if hasattr(source, SOURCE):
             return True
         has_arguments |= source.op.type in ARGUMENTS
         stack += [new for new in source.op.inputs if id(new) not in visited]
         visited.update(map(id, source.op.inputs))
-    graphs = [gradient.graph for gradient in list(GRADIENTS.values()) if tf.is_symbolic_tensor(gradient)]
-    return None if has_arguments and not any(graph is tensor.graph for graph in graphs) else False
-
-
-def clip_by_global_norm(call: Call) -> Iterator[None]:
-    yield
-    t_list, clip_norm, use_norm = _arguments(call, "t_list", "clip_norm", "use_norm")
-    clipped, norm = call.result
-    thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
-    describe, returned = _describe("tf.clip_by_global_norm", "global"), norm if use_norm is None else None
-    call.result = report_call(describe, thresholds, t_list, clipped, norm=returned, late=_taken(t_list)), norm
-
-
-def clip_by_norm(call: Call) -> Iterator[None]:
-    yield
-    t, clip_norm, axes = _arguments(call, "t", "clip_norm", "axes")
-    if axes is None:
-        describe = _describe("tf.clip_by_norm", "each")
-        fields: Any = {"is_gradient": partial(from_tape, t), "late": _taken([t])}
-        (call.result,) = report_call(describe, [clip_norm], [t], [call.result], **fields)
-
-
-def clip_by_value(call: Call) -> Iterator[None]:
-    yield
-    t, *thresholds = _arguments(call, "t", "clip_value_min", "clip_value_max")
-    if getattr(call.result, "dtype", tf.int32).is_floating:
-        describe = _describe("tf.clip_by_value", "value")
-        fields: Any = {"is_gradient": partial(from_tape, t), "late": _taken([t])}
-        (call.result,) = report_call(describe, thresholds, [t], [call.result], **fields)
-
-
-def _taken(tensors: Sequence[Any]) -> dict[str, Any]:
-    return RETURNED_CLIPS.fields_of_clip(fixed(tensors))
+    return None if has_arguments and not hasattr(tensor.graph, MARKED) else False
 
 
 def fixed(tensors: Iterable[Any]) -> list[tuple[str, Any]]:
     """Return the tensors without variables, whose numbers can change, and without what is no tensor."""
-    return [("", each) for each in map(_values, tensors) if tf.is_tensor(each) and not hasattr(each, "assign")]
-
-
-def _arguments(call: Call, *names: str) -> list[Any]:
-    arguments = call.arguments
-    return [arguments.get(name) for name in names]
-
-
-def _describe(name: str, rule: Any) -> Describe:
-    def call(thresholds: Sequence[Any]) -> NativeCall:
-        if any(np.ndim(value) for value in thresholds):
-            return NativeCall(name, "tensorflow", rule, None)
-        numbers = list(map(float, thresholds))
-        if rule == "value":
-            return NativeCall(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)
-        return NativeCall(name, "tensorflow", rule, numbers[0], passed_norm=numbers[1] if len(numbers) > 1 else None)
-
-    return call
+    return [("", each) for each in map(values_of, tensors) if tf.is_tensor(each) and not hasattr(each, "assign")]
 
 
 def repeated_rows(gradients: Sequence[Any]) -> Any:
-    indices = [each.indices for each in gradients if _is_sparse(each)]
+    indices = [each.indices for each in gradients if is_sparse(each)]
     if not indices or (not tf.executing_eagerly() and is_for_xla()):
         return 0
     return sum(tf.cast(tf.size(tf.unique(each).y) < tf.size(each), tf.int32) for each in indices)
@@ -357,9 +296,9 @@ def report_call(
     scales = [source.scale for source in sources if source and source.scale is not None][:1]
     is_measured = norm is None or OUTPUT.norms or OUTPUT.stores_gradients
     sparse = [
-        (index, each.values, present[1][index].values if present[1] and _is_sparse(present[1][index]) else None)
+        (index, each.values, present[1][index].values if present[1] and is_sparse(present[1][index]) else None)
         for index, each in enumerate(present[0])
-        if _is_sparse(each)
+        if is_sparse(each)
     ]  # the stored rows before and after the clip
 
     def receive(*values: Any) -> None:
@@ -394,7 +333,3 @@ def report_call(
         return list(_after(report, list(after)) if scales else after)
     with tf.control_dependencies([report]):
         return [None if tensor is None else tf.nest.map_structure(tf.identity, tensor) for tensor in after]
-
-
-def _is_sparse(tensor: Any) -> bool:
-    return isinstance(tensor, tf.IndexedSlices)
