@@ -33,7 +33,7 @@ from .config import cli as config_commands
 from .config.explain import cli as explain_command
 from .parity import cli as parity_command
 from .port import cli as port_command
-from .recording.launch import cli as record_command
+from .recording import cli as record_command
 from .verify import cli as verify_command
 
 BUG = "UC901"

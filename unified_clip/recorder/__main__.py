@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import runpy
 import sys
 from pathlib import Path
@@ -35,12 +34,8 @@ def main() -> None:
     # not the folder itself: its modules must not hide those of the script
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != FOLDER]
     sys.path.insert(0, str(Path.cwd()) if given.is_module else str(Path(script).resolve().parent))
-    spec = importlib.util.spec_from_file_location("unified_clip_recorder", str(FOLDER / "__init__.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
-    process = importlib.import_module(f"{spec.name}.process")
+    package = runpy.run_path(str(FOLDER / "startup" / "sitecustomize.py"))["load"](FOLDER)
+    process = importlib.import_module(f"{package.__name__}.process")
     sys.argv[:] = [script, *given.arguments]
     process.start(process.FileRecording(file.resolve(), norms=True, version="recorder"))
     if given.is_module:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from .guard import Hook
 
-PART, NOTES, FAILED, STARTED = ".part", ".notes", ".failed", ".started"
-"""Suffixes of the files with the recorded lines, the warnings, the reason why a process was not recorded, and the
-description of a process whose recording started."""
+PART, NOTES, STARTED = ".part", ".notes", ".started"
+"""Suffixes of the files with the recorded lines, the messages for the user, and the description of a process whose
+recording started."""
 
 RANKS = (
     ("RANK", "WORLD_SIZE"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +12,6 @@ ROUNDING = 64
 
 GROWTH = 16
 """From one step to the next, rounding errors grow by at most this factor."""
-
-NEAR = 4
-"""Norms that differ by at most this many ULP are treated as equal."""
 
 PRODUCT = 1e-5
 
@@ -39,14 +35,6 @@ def distance(a: float, b: float, *, is_float64: bool = False) -> Distance:
     wide = is_float64 or needs_float64(a, b)
     ulps = abs(_place(a, wide) - _place(b, wide))
     return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
-
-
-def greatest(distances: Sequence[Distance]) -> Distance:
-    return Distance(*(max(values, default=0.0) for values in (zip(*distances, strict=True) if distances else ((), ()))))
-
-
-def is_near(a: float, b: float) -> bool:
-    return distance(a, b).ulps <= NEAR
 
 
 def same(left: object, right: object) -> bool:

@@ -20,7 +20,7 @@ from unified_clip.recorder.hooks import HOOKS, RecordingHook
 from unified_clip.recorder.process import PART
 from unified_clip.recorder.startup.sitecustomize import MODULES
 from unified_clip.recording import runs
-from unified_clip.recording.launch.merge import merge
+from unified_clip.recording.command import merge
 from unified_clip.recording.recorder import Recording
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
@@ -349,3 +349,12 @@ def test_warnings_of_a_process_are_printed_by_the_command(tmp_path: Path) -> Non
     recording.end()
     note, _ = merge(tmp_path, tmp_path / "run.jsonl", {"unified_clip": "1", "schema": 2, "started": ""}, 0)
     assert note.startswith("a call of framework.clip is not recorded: ValueError: no tensor. Your program continues.")
+
+
+def test_a_process_that_only_warns_is_not_the_first(tmp_path: Path) -> None:
+    header = json.dumps({"schema": 1, "started": "0", "process": {"rank": None}})
+    for number, line in enumerate(({"step": 1, "warning": "late"}, {"step": 1, "logged": {"loss": 1.0}})):
+        (tmp_path / f"{number}{PART}").write_text(f"{header}\n{json.dumps(line)}\n")
+    merge(tmp_path, tmp_path / "run.jsonl", {}, 0)
+    _, line = (tmp_path / "run.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"step": 1, "logged": {"loss": 1.0}}

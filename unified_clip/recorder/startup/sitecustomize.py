@@ -31,11 +31,14 @@ def main() -> None:
 
 
 def _wait_for_a_framework(settings: dict[str, Any]) -> None:
-    recorder = _load(HERE.parent)
+    recorder = load(HERE.parent)
     guard = importlib.import_module(f"{recorder.__name__}.guard")
     hook = guard.Hook("start of a recording", "this process is not recorded")
-    failed = Path(str(settings["directory"]), f"{os.getpid()}.failed")
-    hook.report = lambda error: failed.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+    notes = Path(str(settings["directory"]), f"{os.getpid()}.notes")
+    remedy = "If a package is missing, install unified_clip in the Python environment of the command"
+    hook.report = lambda error: notes.write_text(
+        json.dumps(f"process {os.getpid()} was not recorded: {guard.describe_error(error)}. {remedy}.") + "\n"
+    )
 
     def after(module: str) -> None:
         if settings:  # else the recording has started
@@ -47,7 +50,7 @@ def _wait_for_a_framework(settings: dict[str, Any]) -> None:
     hook.after_import({module: partial(after, module) for module in MODULES})
 
 
-def _load(folder: Path) -> Any:
+def load(folder: Path) -> Any:
     """Import the folder `recorder` without the package that contains it."""
     spec = importlib.util.spec_from_file_location("unified_clip_recorder", str(folder / "__init__.py"))
     assert spec is not None

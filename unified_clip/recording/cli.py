@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._command import UsageError
+from .._command import UsageError
 
 NAME = "record"
 

@@ -1,4 +1,4 @@
-"""Run a command, and record its Python processes."""
+"""Run a command, record its Python processes, and merge their parts into one recording."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from ..._command import UsageError, reject
-from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
-from ..._kit import atomic_files
-from ..._kit.atomic_files import FileError
-from ..._kit.display import complain, flush_or_discard
-from ...recorder.lines import header
-from ...recorder.startup import sitecustomize
-from . import merge
+from .._command import UsageError, reject
+from .._command.statuses import NOT_EXECUTABLE, NOT_FOUND
+from .._kit import atomic_files
+from .._kit.atomic_files import LARGEST_REPORT, FileError
+from .._kit.display import complain, flush_or_discard
+from ..recorder.lines import header
+from ..recorder.process import NOTES, PART, STARTED
+from ..recorder.startup import sitecustomize
+from .lines import without_calls
 
 VERSION = sys.modules["unified_clip"].__version__
 
@@ -46,7 +49,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, force: bo
         )
         return NOT_FOUND if isinstance(status, FileNotFoundError) else NOT_EXECUTABLE
     try:
-        notes = merge.merge(parts, file, header(VERSION, norms=norms), status)
+        notes = merge(parts, file, header(VERSION, norms=norms), status)
     except FileError:
         if is_new:
             file.unlink()
@@ -142,3 +145,65 @@ def _end_by_signal(number: int) -> None:
     with suppress(OSError):  # SIGKILL and SIGSTOP have no handler
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+# -- the parts
+
+
+@dataclass(frozen=True)
+class RecordingPart:
+    header: dict[str, Any]
+    lines: Sequence[str]
+    incomplete_line: bool
+
+    @property
+    def order(self) -> tuple[float, str]:
+        rank = self.header["process"]["rank"]
+        return (float("inf") if rank is None else rank), self.header["started"]
+
+    @property
+    def has_events(self) -> bool:
+        return any('"warning": ' not in line for line in self.lines)
+
+
+def merge(directory: Path, file: Path, header: dict[str, Any], status: int) -> list[str]:
+    """Merge the recordings of all processes. Return messages for the user."""
+    parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
+    # Processes without an event are listed only if no process has one: often they only start the others.
+    parts = [part for part in parts if part.has_events] or parts
+    merged = dict(parts[0].header if parts else header)
+    merged.pop("process", None)
+    merged["exit_status"] = status
+    merged["processes"] = [{**part.header["process"], "incomplete_line": part.incomplete_line} for part in parts] or [
+        json.loads(atomic_files.read_text(path)) for path in sorted(directory.glob(f"*{STARTED}"))
+    ]
+    lines = [json.dumps(merged)]
+    for number, part in enumerate(parts):
+        mark = f'{{"process": {number}, ' if len(parts) > 1 else "{"
+        lines += [f"{mark}{line[1:]}" for line in part.lines]
+    text, notes = "\n".join([*lines, ""]), _notes(directory)
+    try:
+        atomic_files.write(file, text)
+    except FileError:  # often the disk is full: the parts take the space, and are in memory
+        shutil.rmtree(directory)
+        atomic_files.write(file, text)
+    if not any('"call": ' in line for part in parts for line in part.lines):
+        notes.append(f"{file}: {without_calls(status, merged['processes'])}")
+    return notes
+
+
+def _read_part(path: Path) -> RecordingPart | None:
+    whole, _, rest = atomic_files.read_text(path, LARGEST_REPORT, errors="replace").rpartition("\n")
+    if not whole:
+        return None
+    first, *lines = whole.split("\n")
+    return RecordingPart(json.loads(first), lines, bool(rest))
+
+
+def _notes(directory: Path) -> list[str]:
+    notes = [
+        json.loads(line)
+        for path in sorted(directory.glob(f"*{NOTES}"))
+        for line in atomic_files.read_text(path, LARGEST_REPORT, errors="replace").splitlines()
+    ]
+    return list(dict.fromkeys(notes))

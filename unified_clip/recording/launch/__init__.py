@@ -1,1 +1,0 @@
-"""`unified-clip record`: run a command, and record each of its processes."""
