@@ -115,13 +115,6 @@ def test_a_function_that_was_imported_before_is_recorded_and_put_back(tmp_path: 
         del sys.modules["imports_before"]
 
 
-def test_natives_false_records_unified_clip_only(tmp_path: Path) -> None:
-    with unified_clip.record(tmp_path / "run.jsonl", natives=False):
-        torch.nn.utils.clip_grad_norm_(parameters(), 1.0)
-        uc.clip_grad_norm_(parameters(), 1.0)
-    assert [line["call"] for line in lines(tmp_path / "run.jsonl")] == ["clip_grad_norm_"]
-
-
 def test_the_exception_of_a_native_is_recorded(tmp_path: Path) -> None:
     weights = parameters()
     weights[0].grad = torch.tensor([math.nan, 1.0])

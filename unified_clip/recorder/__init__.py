@@ -15,12 +15,8 @@ PYTHON = (3, 10)
 OLDEST = {"torch": "2.4", "tensorflow": "2.15", "paddle": "2.6", "jax": "0.5.3", "mlx": "0.32.4", "numpy": "1.26"}
 """The oldest release of each framework that the tests have run with. `pyproject.toml` has the same releases."""
 
-HOOKS_OF = {
-    "torch": ("pytorch", "pytorch"),
-    "tensorflow": ("tensorflow1", "tensorflow1"),
-    "paddle": ("fluid", "paddle2"),
-}
-"""{framework: modules with the hooks for release 1, and for newer releases}."""
+HOOKS_OF = {"torch": "pytorch", "tensorflow": "tensorflow1", "paddle": "paddle2"}
+"""{framework: module with its hooks}."""
 
 ALONE = {"torch": (2, 4), "tensorflow": (2,), "paddle": (2,)}
 """Older releases than these are recorded by this folder alone, whatever the release of Python."""
@@ -41,8 +37,8 @@ def _installed(framework: str) -> tuple[int, ...]:
 
 
 def hooks_of(framework: str) -> str:
-    old, new = HOOKS_OF[framework]
-    return old if _installed(framework)[:1] == (1,) else new
+    is_fluid = framework == "paddle" and _installed(framework)[:1] == (1,)
+    return "fluid" if is_fluid else HOOKS_OF[framework]
 
 
 def is_old_environment(framework: str) -> bool:

@@ -79,6 +79,13 @@ class ProgramClip(NamedTuple):
     place: str | None
 
 
+def describe_paddle(rule: Any, name: str) -> NativeCall:
+    if hasattr(rule, "max"):
+        return NativeCall(name, "paddle", "value", (float(rule.min), float(rule.max)), None, None)
+    is_global = any("GlobalNorm" in kind.__name__ for kind in type(rule).__mro__)
+    return NativeCall(name, "paddle", "global" if is_global else "each", float(rule.clip_norm))
+
+
 def describe_call(framework: str, name: str, arguments: dict[str, Any]) -> NativeCall:
     """arguments: Those of a function in PyTorch's or Paddle's `nn.utils`."""
     name = f"{framework}.nn.utils.{name.lstrip('_')}"
@@ -352,3 +359,30 @@ def clip_parameters(
         lambda: value_of(called.result) if call.computes_norm else None,
         inner,
     )
+
+
+# -- static programs of Paddle
+
+
+def not_recorded(called: Call) -> Iterator[None]:
+    yield
+    raise TypeError("Use Executor.run in the recorded run")
+
+
+def fetch_also(called: Call, arguments: Mapping[str, Any], more: Sequence[Any]) -> Any:
+    """Run `Executor.run`, and return the arrays of the variables in `more`."""
+    if arguments.get("use_prune"):
+        raise TypeError("a pruned program cannot be recorded")
+    own = arguments.get("fetch_list")
+    own = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
+    called.args, called.kwargs = (), {**arguments, "fetch_list": [*own, *more]}
+    yield
+    found = called.result
+    count = len(found) - len(more)
+    called.result = found[:count]
+    return list(map(np.array, found[count:]))
+
+
+def weight_in(scope: Any, name: str) -> Any:
+    variable = scope.find_var(name)
+    return None if variable is None else np.array(variable.get_tensor())

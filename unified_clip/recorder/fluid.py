@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import paddle.fluid as fluid
 from paddle.fluid import clip, core, framework, optimizer, regularizer
 from paddle.fluid.contrib.mixed_precision import decorator
 
-from .clips import NativeCall, ProgramClip, record_around, record_call, row
+from .clips import (
+    NativeCall,
+    ProgramClip,
+    describe_paddle,
+    fetch_also,
+    not_recorded,
+    record_around,
+    record_call,
+    row,
+    weight_in,
+)
 from .hooks import CLIP_CALLS, HOOKS, OUTPUT, Outermost
 from .lines import caller, canonical
 from .steps import (
@@ -22,6 +32,7 @@ from .steps import (
     of_groups,
     paddle_settings,
     plain,
+    rate_factor,
     rates_by_name,
     record_step,
     tensor_at_step,
@@ -82,19 +93,18 @@ def _has_no_gradient(parameter: Any) -> bool:
     return gradient is None or (not _is_sparse(gradient) and not np.any(_array(gradient)))
 
 
-WATCHER = StepWatcher(
-    ClipCounts(lambda parameter: PASSES[0], lambda parameter: not parameter.stop_gradient, _has_no_gradient)
-)
+COUNTS = ClipCounts(lambda parameter: PASSES[0], lambda parameter: not parameter.stop_gradient, _has_no_gradient)
+WATCHER = StepWatcher(COUNTS, lambda own: own._parameter_list)
 
 
-def install_alone() -> None:
+def install() -> None:
     OUTPUT.on_clipped.append(lambda call, parameters: WATCHER.clips.add(parameters))
     HOOKS.wrap([(clip.GradientClipBase, "__call__")], "a clip of Paddle", CLIP_CALLS.observer(_clip))
     appended = [(clip, "append_gradient_clip_ops"), (optimizer, "append_gradient_clip_ops")]
     HOOKS.wrap(appended, "a clip of set_gradient_clip", CLIP_CALLS.observer(_set_clip))
     HOOKS.wrap([(fluid.Program, "clone")], "a clone of a program", _clone)
     HOOKS.wrap([(fluid.Executor, "run")], "a run of a static program", _run)
-    HOOKS.wrap([(fluid.Executor, "train_from_dataset")], "train_from_dataset", _unrecorded)
+    HOOKS.wrap([(fluid.Executor, "train_from_dataset")], "train_from_dataset", not_recorded)
     HOOKS.wrap([(core.VarBase, "backward")], BACKWARD, _backward)
     losses = Outermost()
     for kind in (optimizer.Optimizer, decorator.OptimizerWithMixedPrecision):  # which scales the loss
@@ -118,11 +128,7 @@ def _array(variable: Any) -> Any:
 
 
 def _describe(rule: Any) -> NativeCall:
-    name = f"paddle.fluid.clip.{type(rule).__name__}"
-    if isinstance(rule, clip.GradientClipByValue):
-        return NativeCall(name, "paddle", "value", (float(rule.min), float(rule.max)), None, None)
-    kind = "global" if isinstance(rule, clip.GradientClipByGlobalNorm) else "each"
-    return NativeCall(name, "paddle", kind, float(rule.clip_norm))
+    return describe_paddle(rule, f"paddle.fluid.clip.{type(rule).__name__}")
 
 
 def _clip(called: Call) -> Iterator[None]:
@@ -199,7 +205,7 @@ def _step(called: Call) -> Iterator[None]:
         _record_step(own, [p for p, _ in pairs])
         return
     yield
-    factors = {p.name: _factor(p) for p, _ in pairs}
+    factors = {p.name: rate_factor(p) for p, _ in pairs}
     rate = own._global_learning_rate(framework.default_main_program())
     gradients = {p.name: g.name for p, g in pairs if not _is_sparse(g)}
     if pairs:
@@ -220,16 +226,10 @@ def _at_step(gradient: Any, weight: Any) -> dict[str, Any]:
 def _record_step(own: Any, parameters: Sequence[Any]) -> None:
     rate = own._global_learning_rate()
     number = float(rate.numpy()[0]) if isinstance(rate, core.VarBase) else plain(own._learning_rate)
-    rates = {p.name: None if number is None else number * _factor(p) for p in parameters}
+    rates = {p.name: None if number is None else number * rate_factor(p) for p in parameters}
     settings = {**_settings(own, parameters), "lr": None if number is None else of_groups(sorted(set(rates.values())))}
-    weak = ref(own)
-
-    def is_cleared() -> bool:
-        living = weak()
-        return living is None or all(map(_has_no_gradient, living._parameter_list))
-
     fields = rates_by_name(rates.items())
-    WATCHER.after_step(id(own), _name(own), settings, is_cleared, fields, parameters, lambda p: p.name)
+    WATCHER.after_step(own, _name(own), settings, fields, parameters, lambda p: p.name)
 
 
 def _name(own: Any) -> str:
@@ -239,18 +239,9 @@ def _name(own: Any) -> str:
     return f"paddle.fluid.optimizer.{name}" if is_paddles else f"{kind.__module__}.{kind.__name__}"
 
 
-def _factor(parameter: Any) -> float:
-    factor = (getattr(parameter, "optimize_attr", None) or {}).get("learning_rate", 1.0)
-    return float(factor) if isinstance(factor, (int, float)) else 1.0
-
-
 def _settings(own: Any, parameters: Sequence[Any]) -> dict[str, Any]:
     decays = [_decay(own, parameter) for parameter in parameters]
-    return {
-        **paddle_settings(own),
-        "dampening": 0.0 if isinstance(own, optimizer.MomentumOptimizer) else None,
-        "weight_decay": None if None in decays else of_groups(sorted(set(decays))),
-    }
+    return paddle_settings(own, None if None in decays else of_groups(sorted(set(decays))))
 
 
 def _decay(own: Any, parameter: Any) -> float | None:
@@ -282,11 +273,6 @@ def _clone(called: Call) -> Iterator[None]:
     ORIGINS[called.result] = called.args[0]
 
 
-def _unrecorded(called: Call) -> Iterator[None]:
-    yield
-    raise TypeError("Use Executor.run in the recorded run")
-
-
 def _run(called: Call) -> Iterator[None]:
     """Also fetch the gradients, losses and learning rates from `Executor.run`."""
     arguments = called.arguments
@@ -295,21 +281,13 @@ def _run(called: Call) -> Iterator[None]:
     built = _built_in(getattr(program, "_program", None) or program)
     if not built:
         return
-    if arguments.get("use_prune"):
-        raise TypeError("a pruned program cannot be recorded")
     if getattr(program, "_is_data_parallel", False) and len(program._get_places(executor.place, program._places)) > 1:
         raise TypeError("a program on several devices cannot be recorded")
     scope = arguments.get("scope") or fluid.global_scope()
     fetches = list(dict.fromkeys(name for each in built for name in _fetched(each)))
     names = [name for each in built for name in _parameters(each)] if OUTPUT.norms else []
-    weights = {name: _weight(scope, name) for name in names}
-    own = arguments.get("fetch_list") or []
-    own = list(own) if isinstance(own, (list, tuple)) else [own]
-    called.args, called.kwargs = (), {**arguments, "fetch_list": [*own, *fetches]}
-    yield
-    found = called.result
-    called.result = found[: len(found) - len(fetches)]
-    arrays = dict(zip(fetches, map(np.array, found[len(found) - len(fetches) :])))
+    weights = {name: weight_in(scope, name) for name in names}
+    arrays = dict(zip(fetches, (yield from fetch_also(called, arguments, fetches))))
     for each in built:
         if isinstance(each, ProgramClip):
             rows = [
@@ -374,8 +352,3 @@ def _fetched(built: ProgramClip | ProgramStep) -> Sequence[str]:
 
 def _parameters(built: ProgramClip | ProgramStep) -> Sequence[str]:
     return built.names if isinstance(built, ProgramClip) else list(built.gradients)
-
-
-def _weight(scope: Any, name: str) -> Any:
-    variable = scope.find_var(name)
-    return None if variable is None else np.array(variable.get_tensor())

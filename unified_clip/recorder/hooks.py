@@ -29,12 +29,13 @@ class RecordingHook(Hook):
 
     @property
     def is_strict(self) -> bool:
-        return HOOKS.needs_all_calls()
+        return OUTPUT.stores_results
 
     def report(self, error: Exception) -> None:
-        if HOOKS.on_failure(self, error):
+        for recording in OUTPUT.recordings:
+            recording.on_failure(self, error)
             self._is_reported = True
-        else:
+        if not OUTPUT.recordings:
             super().report(error)
 
 
@@ -55,9 +56,6 @@ class Hooks:
         self.installers: Mapping[str, Callable[[], object]] = {}
         """{module with clip functions: function that adds the hooks}. Set it before the first recording."""
         self._missing: dict[str, Callable[[], object]] | None = None  # None before the first recording
-        # The dispatcher sets these functions.
-        self.on_failure: Callable[[Hook, Exception], bool] = lambda hook, error: False
-        self.needs_all_calls: Callable[[], bool] = lambda: False
 
     def wrap(
         self,
@@ -151,14 +149,16 @@ HOOKS = Hooks()
 class Output:
     def __init__(self) -> None:
         self.recordings: Sequence[Any] = ()
-        """The recordings of the frameworks' own functions."""
+        """The active recordings."""
 
-        self.norms = False
         self.store: Callable[[Any], Any] = lambda gradient: None
         """Copies a gradient to the host."""
 
         self.summed: set[str] = set()
         """The names of the matrices whose sums these recordings have."""
+
+        self.loss_scale: Callable[[], Any] = lambda: None
+        """Returns the factor of the loss while the gradients have one, or None if it is unknown."""
 
         self.recorded_calls = 0
         self.on_clipped: list[Callable[[str, Sequence[Any]], object]] = []
@@ -169,6 +169,10 @@ class Output:
         """{framework: function of the parameters of a call of unified_clip that found no gradient}."""
 
     @property
+    def norms(self) -> bool:
+        return any(each.norms for each in self.recordings)
+
+    @property
     def stores_gradients(self) -> bool:
         return any(each.gradients_every is not None for each in self.recordings)
 
@@ -176,6 +180,10 @@ class Output:
     def stores_results(self) -> bool:
         """Whether a recording stores the clipped gradients."""
         return any(each.stores_results for each in self.recordings)
+
+    def scale_fields(self) -> dict[str, float]:
+        scale = self.loss_scale()
+        return {} if scale is None else {"loss_scale": scale}
 
     def copy(self, gradient: Any) -> Any:
         """Return a copy if the recordings store the gradients of the next call, and otherwise None."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import paddle
@@ -15,12 +16,16 @@ from .clips import (
     ProgramClip,
     Row,
     clip_parameters,
+    describe_paddle,
+    fetch_also,
     needs_gradients,
     norm_of,
+    not_recorded,
     record_around,
     record_call,
     row,
     rows_of,
+    weight_in,
 )
 from .hooks import CLIP_CALLS, HOOKS, OUTPUT, RecordingHook
 from .lines import caller, canonical
@@ -33,6 +38,7 @@ from .steps import (
     StepWatcher,
     of_groups,
     paddle_settings,
+    rate_factor,
     rates_by_name,
     tensor_at_step,
 )
@@ -55,7 +61,12 @@ def _has_no_gradient(parameter: Any) -> bool:
     return parameter.grad is None or not bool((parameter.grad != 0).any())
 
 
-WATCHER = StepWatcher(ClipCounts(_gradient_state, lambda tensor: not tensor.stop_gradient, _has_no_gradient))
+def _trained_by(optimizer: Any) -> list[Any]:
+    return [each for group in _groups(optimizer) for each in group["params"]]
+
+
+COUNTS = ClipCounts(_gradient_state, lambda tensor: not tensor.stop_gradient, _has_no_gradient)
+WATCHER = StepWatcher(COUNTS, _trained_by)
 
 PROGRAMS: dict[Any, list[ProgramClip]] = {}
 
@@ -67,7 +78,7 @@ OPTIMIZERS: WeakSet[Any] = WeakSet()
 SAMPLE = RecordingHook("samples of Paddle", "a sample of a gradient")
 
 
-def install_alone() -> None:
+def install() -> None:
     OUTPUT.on_clipped.append(_clipped)
     OUTPUT.on_empty["paddle"] = WATCHER.on_empty_clip
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
@@ -76,7 +87,7 @@ def install_alone() -> None:
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         HOOKS.wrap([(paddle.nn.utils, name)], f"a call of paddle.nn.utils.{name}", parameters)
     HOOKS.wrap([(paddle.static.Executor, "run")], "a run of a static program", _run)
-    HOOKS.wrap([(paddle.static.Executor, "train_from_dataset")], "train_from_dataset", _unrecorded)
+    HOOKS.wrap([(paddle.static.Executor, "train_from_dataset")], "train_from_dataset", not_recorded)
     HOOKS.wrap([(paddle.Tensor, "backward")], BACKWARD, _backward)
     HOOKS.wrap([(paddle.optimizer.Optimizer, "__init__")], "an optimizer", _created)
     HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], STEP, _step)
@@ -84,6 +95,13 @@ def install_alone() -> None:
     HOOKS.on_switch(STEPPED.clear, STEPPED.clear)
     HOOKS.wrap([(AmpScaler, "scale")], "a loss scale", _scaled)
     HOOKS.wrap([(AmpScaler, "_unscale")], "a loss scale", _unscaled)
+
+
+def install_unified_clip() -> None:
+    """unified_clip's own classes need hooks only in static programs."""
+    own = vars(sys.modules["unified_clip.paddle"])
+    for kind in [own[name] for name in own if name.startswith("GradientClipBy")]:
+        HOOKS.wrap([(kind, "__call__")], f"a call of {kind.__name__}", CLIP_CALLS.observer(_clip_of_unified_clip))
 
 
 def _clip_parameters(called: Call) -> Iterator[None]:
@@ -117,7 +135,7 @@ def _array(tensor: Any) -> Any:
 
 def _clip(called: Call) -> Iterator[None]:
     rule, params_grads = called.args
-    call = _describe_call(rule, f"paddle.nn.{type(rule).__name__}")
+    call = describe_paddle(rule, f"paddle.nn.{type(rule).__name__}")
     if not paddle.in_dynamic_mode():
         yield from _add_to_program(call, called)
         return
@@ -125,10 +143,10 @@ def _clip(called: Call) -> Iterator[None]:
     yield from record_around(called, call, [_row(*pair, call) for pair in pairs], lambda: results(called, pairs))
 
 
-def clip_by_unified_clip(called: Call) -> Iterator[None]:
-    """Only static programs need hooks for unified_clip's classes."""
+def _clip_of_unified_clip(called: Call) -> Iterator[None]:
     if not paddle.in_dynamic_mode():
-        yield from _add_to_program(_describe_call(called.args[0], type(called.args[0]).__name__), called)
+        call = describe_paddle(called.args[0], type(called.args[0]).__name__)
+        yield from _add_to_program(call, called)
 
 
 def _add_to_program(call: NativeCall, called: Call) -> Iterator[None]:
@@ -151,12 +169,6 @@ def results(called: Call, pairs: Pairs) -> list[Any]:
     return [clipped[p.name] for p, _ in pairs]
 
 
-def _describe_call(clip: Any, name: str) -> NativeCall:
-    if hasattr(clip, "max"):
-        return NativeCall(name, "paddle", "value", (float(clip.min), float(clip.max)), None, None)
-    return NativeCall(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
-
-
 def _run(called: Call) -> Iterator[None]:
     """Also fetch the gradients before and after each clip from `Executor.run`."""
     arguments = called.arguments
@@ -164,30 +176,14 @@ def _run(called: Call) -> Iterator[None]:
     clips = PROGRAMS.get(getattr(program, "_program", program), [])  # of a CompiledProgram
     if not clips:
         return
-    if arguments.get("use_prune"):
-        raise TypeError("a pruned program cannot be recorded")
-    own = arguments.get("fetch_list")
-    own = [] if own is None else list(own) if isinstance(own, (list, tuple)) else [own]
-    weights = [list(map(_weight, each.names)) for each in clips]
+    scope = paddle.static.global_scope()
+    weights = [[weight_in(scope, name) for name in each.names] for each in clips]
     gradients = [gradient for each in clips for gradient in (*each.before, *each.after)]
-    called.args, called.kwargs = (), {**arguments, "fetch_list": [*own, *gradients]}
-    yield
-    fetched, called.result = called.result, called.result[: len(own)]
-    values = iter([np.array(array) for array in fetched[len(own) :]])
+    values = iter((yield from fetch_also(called, arguments, gradients)))
     for each, of_clip in zip(clips, weights):
         before, after = ([next(values) for _ in each.names] for _ in range(2))
         rows = rows_of(each.call, before, of_clip, each.names)
         record_call(each.call, rows, each.place, results=[*map(OUTPUT.copy, after)])
-
-
-def _unrecorded(called: Call) -> Iterator[None]:
-    yield
-    raise TypeError("Use Executor.run in the recorded run")
-
-
-def _weight(name: str) -> Any:
-    variable = paddle.static.global_scope().find_var(name)
-    return None if variable is None else np.array(variable.get_tensor())
 
 
 # -- backward passes and steps
@@ -222,8 +218,8 @@ def _raw_gradients() -> dict[int, Any]:
 
 
 def _with_sample(optimizer: Any) -> list[Any]:
-    groups = _groups(optimizer) if OUTPUT.norms and paddle.in_dynamic_mode() else []
-    return [each for group in groups for each in group["params"] if _has_sample(each.grad)]
+    parameters = _trained_by(optimizer) if OUTPUT.norms and paddle.in_dynamic_mode() else []
+    return [each for each in parameters if _has_sample(each.grad)]
 
 
 def _has_sample(gradient: Any) -> bool:
@@ -287,12 +283,11 @@ def _record_step(optimizer: Any) -> None:
     parameters = [each for _, of_group in stepped for each in of_group]
     fields = rates_by_name((each.name, _rate_of(optimizer, each)) for each in parameters)
     name = f"paddle.optimizer.{type(optimizer).__name__}"
-    is_cleared = functools.partial(_is_cleared, ref(optimizer))
     name_of = functools.partial(_name_of, optimizer)
     if WATCHER.tensors and not any(map(WATCHER.clips.times, parameters)):  # otherwise, a recorded clip changes them
         raw = {canonical(name_of(each)): WATCHER.raw.get(id(each)) for each in parameters}
         WATCHER.add_raw(WATCHER.tensors, {name: row for name, row in raw.items() if name in WATCHER.tensors})
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, parameters, name_of)
+    WATCHER.after_step(optimizer, name, settings, fields, parameters, name_of)
 
 
 def _name_of(optimizer: Any, parameter: Any) -> str:
@@ -305,14 +300,12 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
     rates = {_rate_of(optimizer, each) for each in group["params"]} or {optimizer.get_lr()}
     return {
         "lr": of_groups(sorted(rates)),
-        **paddle_settings(optimizer),
-        "dampening": 0.0 if isinstance(optimizer, paddle.optimizer.Momentum) else None,
-        "weight_decay": _weight_decay(optimizer, group),
+        **paddle_settings(optimizer, _weight_decay(optimizer, group)),
     }
 
 
 def _rate_of(optimizer: Any, parameter: Any) -> float:
-    return float(optimizer.get_lr() * (getattr(parameter, "optimize_attr", None) or {}).get("learning_rate", 1.0))
+    return float(optimizer.get_lr() * rate_factor(parameter))
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
@@ -342,20 +335,13 @@ def _scaled(call: Call) -> Iterator[None]:
 
 def _unscaled(call: Call) -> Iterator[None]:
     scaler, optimizer = list(call.arguments.values())[:2]
-    parameters = _with_sample(optimizer)
-    before = [_sampled(each.grad) for each in parameters]
     scale = scaler._scale.item() if scaler.is_enable() else 1.0  # not on a CPU
-    yield
-    WATCHER.scaling_ends()
-    after = [_sampled(each.grad) for each in parameters]
-    WATCHER.unscale(parameters, before, after, scale, lambda is_same, new, old: new if bool(is_same) else old)
-
-
-def _is_cleared(reference: ref[Any]) -> bool:
-    """A deleted optimizer counts as cleared."""
-    optimizer = reference()
-    tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
-    return all(map(_has_no_gradient, tensors))
+    yield from WATCHER.around_unscaling(
+        _with_sample(optimizer),
+        lambda parameter: _sampled(parameter.grad),
+        scale,
+        lambda is_same, new, old: new if bool(is_same) else old,
+    )
 
 
 def _groups(optimizer: Any) -> list[Any]:

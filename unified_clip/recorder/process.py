@@ -19,7 +19,6 @@ from .hooks import HOOKS, OUTPUT, RecordingHook
 from .lines import header, write_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from io import FileIO
 
     from .guard import Hook
@@ -63,7 +62,6 @@ class FileRecording:
 
     def __init__(self, path: Path, norms: bool, version: str, *, in_directory: bool = False) -> None:
         self.path, self.norms, self.in_directory, self._version = path, norms, in_directory, version
-        self.loss_scale: Callable[[], float | None] | None = None
         self._file: FileIO | None = None
         self._begin()
 
@@ -88,13 +86,9 @@ class FileRecording:
             self._step = max(self._step + self._by_calls, 1)
             return self._step
 
-    def _scale(self) -> dict[str, float]:
-        scale = None if self.loss_scale is None else self.loss_scale()
-        return {} if scale is None else {"loss_scale": scale}
-
     def add_call(self, fields: dict[str, Any], *_: Any) -> None:
         OUTPUT.recorded_calls += 1
-        scaled = self._scale()
+        scaled = OUTPUT.scale_fields()
         with self._lock:
             self._write({"step": self._take_step(), **fields, **scaled, "seconds": None})
 
@@ -187,12 +181,7 @@ def start_in_directory(directory: str, norms: bool, version: str) -> None:
 
 
 def start(recording: FileRecording) -> None:
-    def on_failure(hook: Hook, error: Exception) -> bool:
-        recording.on_failure(hook, error)
-        return True
-
-    HOOKS.on_failure, HOOKS.installers = on_failure, {name: partial(_install, name) for name in HOOKS_OF}
-    OUTPUT.recordings, OUTPUT.norms = (recording,), recording.norms
+    HOOKS.installers, OUTPUT.recordings = {name: partial(_install, name) for name in HOOKS_OF}, (recording,)
     HOOKS.switch(True)
     sys.modules[str(__package__)].log = recording.log  # type: ignore[attr-defined]  # for scripts
     atexit.register(RecordingHook("end", "the end of the training").guarded(recording.end))
@@ -201,4 +190,4 @@ def start(recording: FileRecording) -> None:
 
 
 def _install(framework: str) -> None:
-    import_module(f".{hooks_of(framework)}", __package__).install_alone()
+    import_module(f".{hooks_of(framework)}", __package__).install()

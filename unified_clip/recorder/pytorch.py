@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 import torch
 from torch.optim import optimizer as optimizers
@@ -13,7 +12,7 @@ from torch.optim import optimizer as optimizers
 from .clips import NativeCall, Row, clip_parameters, needs_gradients, needs_sums
 from .hooks import CLIP_CALLS, HOOKS, OUTPUT, RecordingHook, ran
 from .lines import canonical
-from .pytorch_names import GradientVersions, ModelNames, gradient_state
+from .pytorch_names import GradientVersions, ModelNames, gradient_state, trained_by
 from .samples import positions
 from .steps import (
     BACKWARD,
@@ -53,7 +52,8 @@ def _has_no_gradient(parameter: Any) -> bool:
     return gradient is None or not gradient.any()
 
 
-WATCHER = StepWatcher(ClipCounts(_gradient_state, lambda tensor: tensor.requires_grad, _has_no_gradient))
+COUNTS = ClipCounts(_gradient_state, lambda tensor: tensor.requires_grad, _has_no_gradient)
+WATCHER = StepWatcher(COUNTS, trained_by)
 VERSIONS = GradientVersions()
 MODELS = ModelNames()
 
@@ -75,10 +75,6 @@ def install(inner: Observer = ran, value_of: Callable[[Any], Any] = float) -> No
         observe([(torch.nn.utils.clip_grad, name), (torch.nn.utils, name)], f"a call of torch.nn.utils.{name}", clip)
     if hasattr(optimizers, "register_optimizer_step_pre_hook"):
         HOOKS.on_switch(_add_step_hook, _remove_step_hook)
-
-
-def install_alone() -> None:
-    install()
 
 
 def _clip(inner: Observer, value_of: Callable[[Any], Any], call: Call) -> Iterator[None]:
@@ -235,11 +231,9 @@ def _scaled(call: Call) -> Iterator[None]:
 def _unscaled(call: Call) -> Iterator[None]:
     scaler, optimizer = list(call.arguments.values())[:2]
     parameters = _sampled(optimizer) if OUTPUT.norms and not _is_hidden() else []
-    before, scale = list(map(_gradient_row, parameters)), scaler.get_scale() if parameters else 1.0
-    yield
-    WATCHER.scaling_ends()
+    scale = scaler.get_scale() if parameters else 1.0
+    yield from WATCHER.around_unscaling(parameters, _gradient_row, scale, torch.where)
     VERSIONS.store()
-    WATCHER.unscale(parameters, before, list(map(_gradient_row, parameters)), scale, torch.where)
 
 
 def _clipped(call: str, parameters: Sequence[Any]) -> None:
@@ -271,8 +265,7 @@ def _remove_last_hooks() -> None:
 
 
 def _sampled(optimizer: Any) -> list[Any]:
-    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-    dense = [each for each in parameters if type(each.grad) is torch.Tensor and not each.grad.is_sparse]
+    dense = [each for each in trained_by(optimizer) if type(each.grad) is torch.Tensor and not each.grad.is_sparse]
     return [each for each in dense if not each.is_complex()]
 
 
@@ -316,7 +309,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _record_step(optimizer: Any) -> None:
-    groups, weak = optimizer.param_groups, ref(optimizer)
+    groups = optimizer.param_groups
     groups = [group for group in groups if group["params"]] or groups
     settings = {
         name: of_groups([group[name] for group in groups])
@@ -334,12 +327,4 @@ def _record_step(optimizer: Any) -> None:
     fields.update({"hooks": hooks} if hooks else {})
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
     name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
-    is_cleared, parameters = partial(_is_cleared, weak), [each for _, each in changed]
-    WATCHER.after_step(id(optimizer), name, settings, is_cleared, fields, parameters, MODELS.name_of)
-
-
-def _is_cleared(reference: ref[Any]) -> bool:
-    """A deleted optimizer counts as cleared."""
-    optimizer = reference()
-    parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
-    return all(map(_has_no_gradient, parameters))
+    WATCHER.after_step(optimizer, name, settings, fields, [each for _, each in changed], MODELS.name_of)

@@ -98,7 +98,7 @@ def _count_changed(pairs: Iterable[tuple[State | None, State]]) -> int | None:
 
 
 def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
-    for parameter in _listed(_trained_by, optimizer):
+    for parameter in _listed(trained_by, optimizer):
         if parameter.grad is not None:
             yield id(parameter), gradient_state(parameter.grad)
 
@@ -142,7 +142,7 @@ class ModelNames:
     def _search(self) -> None:
         """Give each parameter the name that it has in the smallest model with this parameter."""
         objects = _objects(SEARCHED)
-        trained = {id(each) for optimizer in objects for each in _listed(_trained_by, optimizer)}
+        trained = {id(each) for optimizer in objects for each in _listed(trained_by, optimizer)}
         modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]
         inner = {id(child) for module in modules for child in _listed(torch.nn.Module.children, module)}
         models = [_listed(type(each).named_parameters, each) for each in modules if id(each) not in inner]
@@ -161,7 +161,7 @@ def _objects(classes: type | tuple[type, ...]) -> list[Any]:
     return [each for each in objects if type(each) in kinds]
 
 
-def _trained_by(optimizer: Any) -> Iterator[Any]:
+def trained_by(optimizer: Any) -> Iterator[Any]:
     if issubclass(type(optimizer), torch.optim.Optimizer):
         for group in optimizer.param_groups:
             yield from group["params"]

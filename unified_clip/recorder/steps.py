@@ -11,7 +11,7 @@ from .hooks import HOOKS, OUTPUT, RecordingHook
 from .lines import caller, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "centered", "eps", "eps_in_sqrt",
@@ -41,11 +41,10 @@ class Losses:
 
     def add(self, read: Callable[[], Any]) -> None:
         """Keep `read`, which waits for the device to compute the loss, for the next optimizer step."""
-        scales = [recording.loss_scale for recording in OUTPUT.recordings]
-        scale = scales[0] if scales else None
+        scale = OUTPUT.loss_scale
 
         def loss() -> float | None:
-            number, factor = plain(read()), scale() if scale else None
+            number, factor = plain(read()), scale()
             return None if number is None else float(number) / (factor or 1.0)
 
         self._waiting.append(loss)
@@ -80,7 +79,7 @@ class ClipCounts:
         """state_of: Return a value that changes with the gradient of a parameter.
 
         is_cleared: Return whether the gradient of a parameter is None or zero."""
-        self._state_of, self._is_parameter, self._is_cleared = state_of, is_parameter, is_cleared
+        self._state_of, self._is_parameter, self.is_cleared = state_of, is_parameter, is_cleared
         self.reset()
 
     def reset(self) -> None:
@@ -109,7 +108,7 @@ class ClipCounts:
         """Forget gradients that a step has used, and gradients that were cleared, for example by a skipped step."""
         self._are_known, self._has_stepped = self._are_known or self._has_stepped, False
         self._clipped = {key: each for key, each in self._clipped.items() if not each.is_used}
-        self._move({key: each for key, each in self._changed() if self._is_cleared(each.parameter())}, self._dropped)
+        self._move({key: each for key, each in self._changed() if self.is_cleared(each.parameter())}, self._dropped)
 
     def after_backward(self) -> None:
         self._move({key: each for key, each in self._changed() if not each.is_used}, self._early)
@@ -157,15 +156,17 @@ def _of(clipped: Mapping[int, ClippedGradient], parameter: Any) -> ClippedGradie
 
 
 class StepWatcher:
-    def __init__(self, clips: ClipCounts) -> None:
-        self.clips = clips
+    def __init__(self, clips: ClipCounts, trained_by: Callable[[Any], Iterable[Any]]) -> None:
+        """trained_by: Return the parameters of an optimizer."""
+        self.clips, self._trained_by = clips, trained_by
         self._begin()
         HOOKS.on_switch(self._begin, self._begin)
 
     def _begin(self) -> None:
-        self._is_cleared: dict[int, Callable[[], bool]] = {}
+        self._stepped: dict[int, ref[Any]] = {}  # by the `id` of the optimizer
         self._cleared: dict[int, bool] = {}  # whether the first backward pass of this step began without gradients
         self.raw: dict[int, Any] = {}  # the gradients after the last backward pass, by the `id` of the parameter
+        self.scaling_ends()
         self.clips.reset()
         self._reset()
 
@@ -180,7 +181,11 @@ class StepWatcher:
         self._backward_calls += 1
         self.clips.before_backward()
         if self._backward_calls == 1:
-            self._cleared = {key: is_cleared() for key, is_cleared in self._is_cleared.items()}
+            living = {key: optimizer() for key, optimizer in self._stepped.items()}
+            self._cleared = {  # a deleted optimizer counts as cleared
+                key: own is None or all(map(self.clips.is_cleared, self._trained_by(own)))
+                for key, own in living.items()
+            }
 
     def skip_step(self) -> None:
         """Forget what belongs to a step that is not recorded."""
@@ -189,17 +194,15 @@ class StepWatcher:
     def on_empty_clip(self, parameters: Sequence[Any]) -> None:
         self._empty_clips.append((bool(parameters), self._backward_calls))
 
-    def unscale(
-        self,
-        parameters: Sequence[Any],
-        before: Sequence[Any],
-        after: Sequence[Any],
-        scale: float,
-        where: Callable[..., Any],
-    ) -> None:
-        """Keep the gradients of a backward pass without their loss scale, which is taken away between `before` and
-        `after`. The script may have changed the scaled gradients."""
-        for each, old, new in zip(parameters, before, after):
+    def around_unscaling(
+        self, parameters: Sequence[Any], row_of: Callable[[Any], Any], scale: float, where: Callable[..., Any]
+    ) -> Iterator[None]:
+        """Keep the gradients of a backward pass without their loss scale, which is taken away while this waits. The
+        script may have changed the scaled gradients."""
+        before = list(map(row_of, parameters))
+        yield
+        self.scaling_ends()
+        for each, old, new in zip(parameters, before, list(map(row_of, parameters))):
             raw = self.raw.get(id(each))
             if raw is None or self.clips.times(each):
                 self.raw[id(each)] = new
@@ -212,29 +215,27 @@ class StepWatcher:
         self.changed = count_changed(tensors, rows, self.changed or 0)
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
-        for recording in OUTPUT.recordings:
-            recording.loss_scale = lambda: plain(loss_scale())
+        OUTPUT.loss_scale = lambda: plain(loss_scale())
 
     def scaling_ends(self) -> None:
-        for recording in OUTPUT.recordings:
-            recording.loss_scale = None
+        OUTPUT.loss_scale = lambda: None
 
     def after_step(
         self,
-        key: int,
-        optimizer: str,
+        optimizer: Any,
+        name: str,
         settings: Mapping[str, Any],
-        is_cleared: Callable[[], bool],
         fields: Mapping[str, Any],
         parameters: Sequence[Any],
         name_of: Callable[[Any], str | None],
     ) -> None:
         """parameters: The parameters with a gradient."""
+        key = id(optimizer)
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared.get(key), **fields}
         passes.update({**self.clips.take(parameters, name_of), **names_of_step(map(name_of, parameters))})
-        for name in ("changed", "changed_after_clip", "tensors"):
-            if getattr(self, name) is not None:
-                passes[name] = getattr(self, name)
+        for field in ("changed", "changed_after_clip", "tensors"):
+            if getattr(self, field) is not None:
+                passes[field] = getattr(self, field)
         if self._empty_clips:
             passes["empty_clips"] = len(self._empty_clips)
             if (False, self._backward_calls) in self._empty_clips:
@@ -242,8 +243,8 @@ class StepWatcher:
             elif parameters and (True, self._backward_calls) in self._empty_clips:
                 passes["empty_because"] = "other parameters"
         self._reset()
-        self._is_cleared[key] = is_cleared
-        record_step(optimizer, settings, passes, key)
+        self._stepped[key] = ref(optimizer)
+        record_step(name, settings, passes, key)
 
 
 class ReturnedClips:
@@ -291,10 +292,11 @@ def record_step(optimizer: str, settings: Mapping[str, Any], passes: Mapping[str
         recording.add_line(fields)
 
 
-def paddle_settings(optimizer: Any) -> dict[str, Any]:
-    """Return what all optimizers of Paddle keep in the same attributes."""
+def paddle_settings(optimizer: Any, weight_decay: Any) -> dict[str, Any]:
+    is_momentum = {"Momentum", "MomentumOptimizer"} & {kind.__name__ for kind in type(optimizer).__mro__}
     return {
         "momentum": getattr(optimizer, "_momentum", None),
+        "dampening": 0.0 if is_momentum else None,
         "nesterov": getattr(optimizer, "_use_nesterov", None),
         "betas": [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)],
         "alpha": getattr(optimizer, "_rho", None),
@@ -302,7 +304,13 @@ def paddle_settings(optimizer: Any) -> dict[str, Any]:
         "eps": getattr(optimizer, "_epsilon", None),
         "initial_accumulator_value": getattr(optimizer, "initial_accumulator_value", None),
         "amsgrad": getattr(optimizer, "_amsgrad", None),
+        "weight_decay": weight_decay,
     }
+
+
+def rate_factor(parameter: Any) -> float:
+    factor = (getattr(parameter, "optimize_attr", None) or {}).get("learning_rate", 1.0)
+    return float(factor) if isinstance(factor, (int, float)) else 1.0
 
 
 def of_groups(values: Sequence[Any]) -> Any:

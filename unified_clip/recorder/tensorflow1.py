@@ -48,13 +48,10 @@ class Reached(NamedTuple):
     variables: Sequence[Any]
 
 
-def install_alone() -> None:
-    install(graphs.Outside())
-    HOOKS.wrap([(tf.keras.optimizers.Optimizer, "apply_gradients")], "a step of tf.keras", _unrecorded)
-
-
-def install(outside: graphs.Outside, watch: Callable[..., None] = HOOKS.wrap) -> None:
-    graphs.install(outside, watch)
+def install(outside: graphs.Outside | None = None, watch: Callable[..., None] = HOOKS.wrap) -> None:
+    if outside is None:
+        HOOKS.wrap([(tf.keras.optimizers.Optimizer, "apply_gradients")], "a step of tf.keras", _unrecorded)
+    graphs.install(outside or graphs.Outside(), watch)
     HOOKS.wrap([(sessions.BaseSession, "run")], "a run of a session", RUNS.observer(_run))
     for name in ("make_callable", "partial_run_setup"):
         HOOKS.wrap([(sessions.BaseSession, name)], f"a run of a session by {name}", _unrecorded)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import Any
 
 from .._core.backend import Backend
 from .._core.exact import nearest
@@ -14,6 +15,7 @@ from .._core.path import Path
 from .._core.types import Deferred, Leaf, Scalar
 from .._core.validation import COMPLEX, FLOATING
 from ..recorder.guard import describe_error
+from ..recorder.hooks import OUTPUT
 from ..recorder.lines import unique_name
 
 
@@ -47,19 +49,12 @@ def _in_order(leaves: Sequence[Leaf], shape: Callable[[Any], Any], namer: ByPara
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (dtype, array)}, without sparse gradients.
-
-    The last axis of a complex gradient's array contains the real and the imaginary part.
-    """
-    backend, copies = clip.gradients.backend, {}
-    for name, index in names.items():
-        value = clip.gradients.values[index]
-        dtype, array = backend.dtype(value), backend.to_numpy(value)
-        if dtype in COMPLEX:
-            dtype = {"complex64": "float32", "complex128": "float64"}[dtype]
-            array = array.copy()[..., None].view(dtype)
-        if not clip.gradients.is_sparse(index):
-            copies[name] = (dtype, array.copy())
+    """Return {name: (dtype, array)}, without sparse gradients."""
+    results = import_module("unified_clip.recording.results")  # this imports NumPy, which `import unified_clip` skips
+    dense = {name: index for name, index in names.items() if not clip.gradients.is_sparse(index)}
+    copies: dict[str, tuple[str, Any]] = results.stored(
+        list(dense), [results.copy_of(clip.gradients.values[index]) for index in dense.values()]
+    )
     return copies
 
 
@@ -285,7 +280,7 @@ class CallRecorder:
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
         self._tail: dict[str, Any] = {"place": place}
-        self._tail |= recording._scale()
+        self._tail |= OUTPUT.scale_fields()
 
     @property
     def step(self) -> int:
@@ -324,19 +319,14 @@ class CallRecorder:
         if self._gradients:
             self._tail["gradients"] = self.recording._store(self.step, self._gradients)
         _ = self.step  # a call without clips takes its step here
-        self.recording._add(self)
+        self.recording._add(self._lines, [each.deferred for each in self.events if each.deferred])
 
-    def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    def _lines(self) -> list[dict[str, Any]]:
         groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
-        return {"step": self.step, "call": self._call}, groups, self._tail
+        return lines_of({"step": self.step, "call": self._call}, groups, self._tail)
 
 
-class NativeLine(NamedTuple):
-    """The line of a call of a framework's function, which waits for the lines of earlier calls."""
-
-    step: int
-    fields: dict[str, Any]
-    events: Sequence[Any] = ()
-
-    def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        return {"step": self.step}, [], self.fields
+def lines_of(
+    head: Mapping[str, Any], groups: Sequence[dict[str, Any]], tail: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    return [{**head, **fields, **tail} for fields in merge_groups(groups) or [{}]]

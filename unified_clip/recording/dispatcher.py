@@ -13,7 +13,7 @@ from typing import Any
 
 from .._core import observer
 from .._core.observer import Clip
-from ..recorder.guard import Call, Hook
+from ..recorder.guard import Call
 from ..recorder.hooks import CLIP_CALLS, HOOKS, OUTPUT, RecordingHook
 
 Recording = Any
@@ -41,18 +41,16 @@ class RunningCall:
             recorder.on_clip(clip)
         only_measures = type(clip.threshold) is float and clip.threshold == math.inf
         self.empty = None if only_measures or clip.group else clip.path.framework
-        if DISPATCHER.natives and OUTPUT.on_clipped and not only_measures:  # building the leaves takes time
+        if OUTPUT.on_clipped and not only_measures:  # building the leaves takes time
             self.parameters += [clip.gradients.leaves[index].parameter for index in clip.group]
         return True
 
 
 class Dispatcher:
     def __init__(self) -> None:
-        self._recordings: tuple[Recording, ...] = ()
         self._changing = threading.Lock()
         self._thread = threading.local()
         self.norms = False
-        self.natives: tuple[Recording, ...] = ()
         self.on_jax_clips: Callable[[int], object] = lambda count: None
 
     def add(self, recording: Recording) -> None:
@@ -61,20 +59,18 @@ class Dispatcher:
     def remove(self, recording: Recording) -> None:
         self._change(lambda recordings: tuple(each for each in recordings if each is not recording))
 
-    def _change(self, change: Callable[[tuple[Recording, ...]], tuple[Recording, ...]]) -> None:
+    def _change(self, change: Callable[[Sequence[Recording]], Sequence[Recording]]) -> None:
         with self._changing:
-            self._recordings = change(self._recordings)
-            self.norms = any(recording.norms for recording in self._recordings)
-            OUTPUT.recordings = self.natives = tuple(each for each in self._recordings if each.natives)
-            OUTPUT.norms, OUTPUT.store = self.norms, _copy_of
+            OUTPUT.recordings, OUTPUT.store = change(OUTPUT.recordings), _copy_of
             OUTPUT.summed.clear()
-            observer.active = self if self._recordings else None
-            HOOKS.switch(bool(self.natives))
+            self.norms = OUTPUT.norms
+            observer.active = self if OUTPUT.recordings else None
+            HOOKS.switch(bool(OUTPUT.recordings))
 
     def after_fork(self) -> None:
         """A forked process needs a new lock, because another thread may hold the lock during the fork."""
         self._changing = threading.Lock()
-        for recording in self._recordings:
+        for recording in OUTPUT.recordings:
             recording.after_fork()
         self._change(lambda recordings: tuple(each for each in recordings if each.in_directory))
 
@@ -86,14 +82,14 @@ class Dispatcher:
 
     def _observe(self, called: Call) -> Iterator[None]:
         name = _name(called.function, called.args)
-        call = self._thread.call = RunningCall(name, self._recordings)
+        call = self._thread.call = RunningCall(name, OUTPUT.recordings)
         started = perf_counter()
         try:
             yield
         finally:
             seconds = perf_counter() - started - call.overhead
             self._thread.call = None
-            if self.natives and call.recorders and called.error is None:
+            if call.recorders and called.error is None:
                 self.on_jax_clips(call.recorders[0].count_lines("jax"))
                 OUTPUT.report_clipped(name, call.parameters)
                 if call.empty in OUTPUT.on_empty:
@@ -112,28 +108,20 @@ class Dispatcher:
         call.overhead += perf_counter() - started
 
     def on_unrecordable_graph(self, framework: str) -> None:
-        for recording in self._recordings:
+        for recording in OUTPUT.recordings:
             OWN_CALL.run(recording.on_unrecordable_graph, framework)
 
     def on_warning(self, message: str) -> None:
-        for recording in self._recordings:
+        for recording in OUTPUT.recordings:
             OWN_CALL.run(recording.on_warning, message)
 
     def wait_with(self, wait: Callable[[], object]) -> None:
-        for recording in self.natives:
+        for recording in OUTPUT.recordings:
             recording.wait_with(wait)
 
     def log(self, **numbers: float) -> None:
-        for recording in self._recordings:
+        for recording in OUTPUT.recordings:
             recording.log(**numbers)
-
-    def on_failure(self, hook: Hook, error: Exception) -> bool:
-        for recording in self._recordings:
-            recording.on_failure(hook, error)
-        return bool(self._recordings)
-
-    def needs_all_calls(self) -> bool:
-        return any(recording.stores_results for recording in self._recordings)
 
     @property
     def running(self) -> RunningCall | None:
@@ -149,7 +137,6 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 
 
 DISPATCHER = Dispatcher()
-HOOKS.on_failure, HOOKS.needs_all_calls = DISPATCHER.on_failure, DISPATCHER.needs_all_calls
 CLIP_CALLS.is_hidden = lambda: DISPATCHER.running is not None
 
 
@@ -158,17 +145,17 @@ def _copy_of(gradient: Any) -> Any:
     return import_module("unified_clip.recording.results").copy_of(gradient)
 
 
-def _installer(module: str) -> Callable[[], object]:
-    return lambda: import_module(f"unified_clip.recording.natives.{module}").install()
+def _installer(module: str, function: str = "install") -> Callable[[], object]:
+    return lambda: getattr(import_module(f"unified_clip.{module}"), function)()
 
 
 INSTALLERS = {
-    "torch": _installer("torch"),
-    "tensorflow": _installer("tensorflow"),
-    "keras": _installer("keras"),
-    "paddle": lambda: import_module("unified_clip.recorder.paddle2").install_alone(),
-    "unified_clip.paddle": _installer("paddle"),
-    "optax": _installer("optax"),
+    "torch": _installer("recording.natives.torch"),
+    "tensorflow": _installer("recording.natives.tensorflow"),
+    "keras": _installer("recording.natives.keras"),
+    "paddle": _installer("recorder.paddle2"),
+    "unified_clip.paddle": _installer("recorder.paddle2", "install_unified_clip"),
+    "optax": _installer("recording.natives.optax"),
 }
 """{module with clip functions: function that adds the hooks}."""
 HOOKS.installers = INSTALLERS

@@ -19,6 +19,11 @@ class RecordedTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class RecordedLine(RecordedTable):
+    step: Annotated[int, Field(ge=1, lt=2**63)]
+    process: Annotated[int, Field(ge=0)] = 0  # the index in `processes` of the header
+
+
 class Parameter(RecordedTable):
     """The norm of a gradient before the clip, its shape, and the norm of its weight."""
 
@@ -56,10 +61,9 @@ OF_A_CLIP = (
 """The fields of every call that clipped a gradient. A call without a gradient, or that raised, has none of them."""
 
 
-class RecordedCall(RecordedTable):
+class RecordedCall(RecordedLine):
     """A line of a recording: a clip call. A call with several parameter groups can have several lines."""
 
-    step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
     framework: str | None = None
     rule: str | None = None
@@ -141,8 +145,6 @@ class RecordedCall(RecordedTable):
     error: str | None = None
     """The exception that the call raised. After an exception, the fields about the clip are missing."""
 
-    process: Annotated[int, Field(ge=0)] = 0  # the index in `processes` of the header
-
     @model_validator(mode="after")
     def _has_its_norms(self) -> Self:
         for what, value in (("norm", self.norm), ("coef", self.coef)):
@@ -192,10 +194,9 @@ def _known_setting(name: str) -> str:
     return name
 
 
-class OptimizerStep(RecordedTable):
+class OptimizerStep(RecordedLine):
     """A line of a recording: a step of an optimizer. None means an unknown value."""
 
-    step: Annotated[int, Field(ge=1, lt=2**63)]
     optimizer: str  # the class, such as `torch.optim.SGD`
     instance: int | None = None  # the number of the optimizer, in the order of the first steps
 
@@ -251,24 +252,19 @@ class OptimizerStep(RecordedTable):
     losses: tuple[Real, ...] = ()
     """The losses of the backward passes since the previous step, without a loss scale."""
 
-    process: Annotated[int, Field(ge=0)] = 0
     calls: int = Field(default=0, exclude=True)  # from the start of the run to the step, which `runs.read` counts
 
 
-class LoggedNumbers(RecordedTable):
+class LoggedNumbers(RecordedLine):
     """A line of a recording: the numbers that `Recording.log` got in one call."""
 
-    step: Annotated[int, Field(ge=1, lt=2**63)]
     logged: dict[str, Real]
-    process: Annotated[int, Field(ge=0)] = 0
 
 
-class RecordedWarning(RecordedTable):
+class RecordedWarning(RecordedLine):
     """A line of a recording: a ClipWarning."""
 
-    step: Annotated[int, Field(ge=1, lt=2**63)]
     warning: str
-    process: Annotated[int, Field(ge=0)] = 0
 
 
 class RecordedProcess(RecordedTable):

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._core import validation
 from .._core.names import ByParameter, make_namer
-from .._core.types import Leaf
+from .._core.types import Deferred, Leaf
 from .._kit import safetensors_files
 from ..recorder import guard
 from ..recorder.hooks import OUTPUT, RecordingHook
 from ..recorder.lines import caller
 from ..recorder.process import FileRecording, begin_in
-from .clip_event import CallRecorder, ClipEvent, NativeLine, merge_groups, name_gradients
+from .clip_event import CallRecorder, ClipEvent, lines_of, name_gradients
 from .dispatcher import DISPATCHER, FINDERS
 from .lines import NO_CALLS, NOT_REPORTED
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..recorder.clips import NativeCall, Row
+
+Lines = Sequence[dict[str, Any]]
 
 END = RecordingHook("end of a recording", "the end of the training")
 GRAPH = RecordingHook("a clip of a graph", "a clip in a graph")
@@ -40,7 +42,6 @@ def record(
     norms: bool = False,
     gradients_every: int | None = None,
     names: Any = None,
-    natives: bool = True,
     force: bool = False,
 ) -> Recording:
     """Record every clip call of this process, on any framework, inside a `with` block.
@@ -63,7 +64,6 @@ def record(
             without names, one for each parameter, in the same order. If `names` is None, the names come from the call:
             the keys of a dict, or (name, gradient) tuples. Parameters of Paddle and TensorFlow have their own names.
             Gradients without a name get their position as a name.
-        natives: Record the frameworks' own functions too.
         force: Replace an existing file when the `with` block begins.
 
     Returns:
@@ -89,7 +89,7 @@ def record(
         >>> line["step"], line["call"], line["norm"], line["clipped"]
         (1, 'clip_grad_norm_', 5.0, True)
     """
-    return Recording(Path(path), norms, gradients_every, names, natives=natives, force=force)
+    return Recording(Path(path), norms, gradients_every, names, force=force)
 
 
 class Recording(FileRecording):
@@ -102,13 +102,12 @@ class Recording(FileRecording):
         gradients_every: int | None = None,
         names: Any = None,
         *,
-        natives: bool = True,
         force: bool = False,
         in_directory: bool = False,
     ) -> None:
         if gradients_every is not None:
             _check_count(gradients_every, "gradients_every")
-        self.gradients_every, self.natives, self._force = gradients_every, natives, force
+        self.gradients_every, self._force = gradients_every, force
         self.needs_leaves = bool(norms) or gradients_every is not None
         self._namer = _name_found if names is None else make_namer(names)
         self._arranged: set[str] = set()
@@ -118,7 +117,7 @@ class Recording(FileRecording):
         super()._begin()
         self._flushing = threading.RLock()  # taken before `_lock`; its owner may wait for a device
         self._is_empty = True
-        self._pending, self._stored = deque[CallRecorder | NativeLine](), dict[int, int]()
+        self._pending, self._stored = deque[tuple[Callable[[], Lines], Sequence[Deferred]]](), dict[int, int]()
         self._waits: set[Callable[[], object]] = set()
         self._failed: set[str] = set()
 
@@ -202,10 +201,9 @@ class Recording(FileRecording):
             )
         return names
 
-    def begin(self, call: str, place: str | None = None) -> CallRecorder:
-        """place: The line of the user's code that built the graph, if the call is in a graph."""
+    def begin(self, call: str) -> CallRecorder:
         OUTPUT.recorded_calls += 1
-        return CallRecorder(self, call, place or caller())
+        return CallRecorder(self, call, caller())
 
     @property
     def stores_next(self) -> bool:
@@ -220,7 +218,7 @@ class Recording(FileRecording):
             return
         OUTPUT.recorded_calls += 1
         stores, step = self.stores_next, self._take_step()
-        fields |= self._scale()
+        fields |= OUTPUT.scale_fields()
         if call is not None and self.needs_leaves:
             names = self._names_of(call.name, rows)
             if "parameters" in fields:
@@ -231,7 +229,7 @@ class Recording(FileRecording):
                 if self.stores_results:
                     fields |= {"after": self._store(step, results.stored(names, after))}
                     fields |= results.result_fields(call, fields, rows, after)
-        self._add(NativeLine(step, fields | {"seconds": None}))
+        self._add(lambda: [{"step": step, **fields, "seconds": None}])
 
     def _names_of(self, call: str, rows: Sequence[Row]) -> Sequence[str]:
         leaves = [
@@ -266,19 +264,19 @@ class Recording(FileRecording):
             f"a clip call inside a graph of {framework} {NOT_REPORTED}. To record the call, clip outside the graph."
         )
 
-    def _add(self, call: CallRecorder | NativeLine) -> None:
+    def _add(self, lines: Callable[[], Lines], waits: Sequence[Deferred] = ()) -> None:
+        """Write the lines of a call, in the order of the calls, when the device has computed what they wait for."""
+        self._is_empty = False
         with self._flushing:
             self._flush()
-            if self._pending or any(event.deferred for event in call.events):
-                self._pending.append(call)
+            if self._pending or waits:
+                self._pending.append((lines, waits))
             else:
-                self._write_call(*call.parts())
+                self._write(*lines())
 
     def _flush(self, wait: bool = False) -> None:
-        while self._pending and (
-            wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
-        ):
-            self._write_call(*self._pending.popleft().parts())
+        while self._pending and (wait or all(each.ready() for each in self._pending[0][1])):
+            self._write(*self._pending.popleft()[0]())
 
     def _report_from_graph(self, call: str, events: Sequence[ClipEvent], place: str | None) -> None:
         callbacks = [each.path.graph_callback() for each in events if each.path is not None]
@@ -294,8 +292,9 @@ class Recording(FileRecording):
                 if not self._has_ended:
                     parts = [[*itertools.islice(rest, length)] for length in lengths]
                     groups = [each.complete_fields(part) for each, part in zip(events, parts, strict=True)]
+                    self._is_empty = False
                     head = {"step": self._take_step(), "call": call}
-                    self._write_call(head, groups, {"seconds": None, "place": place})
+                    self._write(*lines_of(head, groups, {"seconds": None, "place": place}))
 
         self._waits.add(callback([scalar for each in events for scalar in each.scalars], GRAPH.guarded(receive)))
         for each in events:
@@ -305,10 +304,6 @@ class Recording(FileRecording):
         """Wait until running graphs have reported their calls. The caller must not hold `_lock`."""
         for wait in tuple(self._waits):
             wait()
-
-    def _write_call(self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
-        self._is_empty = False
-        self._write(*({**head, **fields, **tail} for fields in merge_groups(groups) or [{}]))
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
         with self._lock:

@@ -60,13 +60,13 @@ def rows() -> torch.utils.data.Dataset[Any]:
 
 
 def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) -> list[dict[str, Any]]:
-    with unified_clip.record(path, norms=True, names=model, natives=False, force=True):
+    with unified_clip.record(path, norms=True, names=model, force=True):
         train()
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     return [
         {name: value for name, value in line.items() if name not in ("seconds", "place")}
         for line in lines
-        if "call" in line
+        if "call" in line and not line.get("watched")
     ]
 
 

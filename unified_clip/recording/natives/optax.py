@@ -18,11 +18,10 @@ from optax._src import alias
 from ..._backends.jax.backend import path_name
 from ...recorder.clips import NativeCall
 from ...recorder.guard import Call
-from ...recorder.hooks import CLIP_CALLS, HOOKS, RecordingHook
+from ...recorder.hooks import CLIP_CALLS, HOOKS, OUTPUT, RecordingHook
 from ...recorder.lines import caller, canonical
 from ...recorder.samples import positions
 from ...recorder.steps import RETURNED_CLIPS, STEP, names_of_step, of_groups, record_step, tensor_at_step
-from ..dispatcher import DISPATCHER
 from .traced import report_call, report_step
 
 OPTIMIZERS = (
@@ -142,8 +141,8 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any, params: An
     kinds = sorted(_masked(arguments, updates))
 
     named = {canonical(name): leaf for name, leaf in zip(names, leaves, strict=True)}
-    weights = jax.tree.leaves(params) if DISPATCHER.norms else []
-    shapes = [leaf.shape for leaf in named.values()] if DISPATCHER.norms else []
+    weights = jax.tree.leaves(params) if OUTPUT.norms else []
+    shapes = [leaf.shape for leaf in named.values()] if OUTPUT.norms else []
     has_weights = bool(shapes) and shapes == [each.shape for each in weights]
     samples = [_sampled(leaf) for leaf in named.values() if shapes] + [
         _sampled(each) for each in weights if has_weights
