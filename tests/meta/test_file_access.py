@@ -41,7 +41,7 @@ EXCEPTIONS = {
     "recorder/process.py: (directory / f'{os.getpid()}{STARTED}').write_text": "runs in old environments",
     "recorder/process.py: (self.path / f'{os.getpid()}{NOTES}').open": "appends while the training runs",
     "recorder/process.py: path.open": "appends while the training runs",
-    "recorder/startup/sitecustomize.py: notes.write_text": "runs before the package can be imported",
+    "recorder/startup/sitecustomize.py: notes.open": "runs before the package can be imported",
     "recording/command.py: os.open": "the terminal",
     "suggest.py: figure.savefig": "draws into memory",
     "tensors/files/formats.py: archive.open": OPEN,

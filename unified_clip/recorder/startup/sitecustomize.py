@@ -36,9 +36,13 @@ def _wait_for_a_framework(settings: dict[str, Any]) -> None:
     hook = guard.Hook("start of a recording", "this process is not recorded")
     notes = Path(str(settings["directory"]), f"{os.getpid()}.notes")
     remedy = "If a package is missing, install unified_clip in the Python environment of the command"
-    hook.report = lambda error: notes.write_text(
-        json.dumps(f"process {os.getpid()} was not recorded: {guard.describe_error(error)}. {remedy}.") + "\n"
-    )
+
+    def report(error: Exception) -> None:
+        problem = f"process {os.getpid()} was not recorded: {guard.describe_error(error)}. {remedy}."
+        with notes.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(problem) + "\n")
+
+    hook.report = report
 
     def after(module: str) -> None:
         if settings:  # else the recording has started
