@@ -19,7 +19,7 @@ from .ported_clip import Meaning
 UNBOUNDED = ('float("inf")', '-float("inf")')
 
 
-class UnsureError(Exception):
+class UnsureError(ConfigError):
     """A clip cannot be rewritten. The report prints the message as the reason."""
 
 

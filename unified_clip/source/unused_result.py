@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import TypeGuard
 
 from ..errors import ConfigError
 from .frameworks import FRAMEWORKS
@@ -48,39 +47,13 @@ def check(module: Module, call: ast.Call) -> None:
     if not isinstance(target, ast.Name):
         return
     _check_next(module, statement, target.id)
-    scope = scope_of(module, target, target.id)
-    nodes = module.nodes if scope is None else ast.walk(scope)
-    _check_updates(
-        module, [read for inner in nodes if isinstance(inner, ast.Name) for read in _reads(inner, target.id)]
-    )
-    if is_local(scope):
-        is_read = _is_read(module, scope, statement, target.id)
-    else:
-        is_read = target.id != "_" or any(_reads(node, "_") for node in module.nodes if isinstance(node, ast.Name))
-    if not is_read:
+    scope = module.scope(target)
+    owner = scope.elsewhere.get(target.id, scope).node
+    reads = scope.find(target.id)[0].reads
+    _check_updates(module, [read for read in reads if isinstance(read, ast.Name)])
+    is_local = isinstance(owner, FUNCTIONS)
+    if not (_is_read(module, owner, statement, reads) if is_local else target.id != "_" or reads):
         raise ConfigError(UNUSED)
-
-
-def scope_of(module: Module, node: ast.AST, name: str) -> ast.AST | None:
-    for scope in module.ancestors(node):
-        if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
-            continue
-        declared = [inner for inner in ast.walk(scope) if isinstance(inner, ast.Global | ast.Nonlocal)]
-        declarations = [inner for inner in declared if name in inner.names]
-        if any(isinstance(inner, ast.Global) for inner in declarations):
-            return None
-        functions = [next(filter(is_function, module.ancestors(inner)), None) for inner in declarations]
-        if not any(function is scope for function in functions):
-            return scope
-    return None
-
-
-def is_function(node: ast.AST) -> bool:
-    return isinstance(node, FUNCTIONS)
-
-
-def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
-    return isinstance(scope, FUNCTIONS)
 
 
 def _check_updates(module: Module, transformations: Sequence[ast.expr]) -> None:
@@ -113,14 +86,15 @@ def _check_next(module: Module, statement: ast.stmt, name: str) -> None:
             raise ConfigError(REPLACED.format(line=following.lineno, name=name))
 
 
-def _is_read(module: Module, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
+def _is_read(module: Module, function: ast.AST, statement: ast.stmt, reads: Sequence[ast.AST]) -> bool:
+    """Return whether code reads a variable below an assignment, in the next round of its loop, or later."""
     loops = {outer for outer in module.ancestors(statement) if isinstance(outer, ast.For | ast.While)}
-    for node in _reads(scope, name):
-        around = list(module.ancestors(node))
-        is_inner = next(outer for outer in around if isinstance(outer, FUNCTIONS)) is not scope
-        if is_inner or node.lineno > (statement.end_lineno or 0) or loops.intersection(around):
-            return True
-    return any(name in node.names for node in ast.walk(scope) if isinstance(node, ast.Global | ast.Nonlocal))
+    return any(
+        module.enclosing_function(node) is not function
+        or module.position(node)[0] > module.end(statement)
+        or loops.intersection(module.ancestors(node))
+        for node in reads
+    )
 
 
 def _reads(node: ast.AST, name: str) -> list[ast.Name]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from ...config.clip_config import ClipConfig
 from ...errors import ConfigError
-from ...facts.clips import EngineMethod, engine_methods
+from ...facts.clips import EngineMethod, Kind, engine_methods
 from ...port.catalog import ClipFunction
+from ...port.found_clip import Arguments, FoundClip
 from ...port.ported_clip import Meaning
+from ...port.to_config import meaning
 from ...source import unused_result
 from ...source.constants import constant, followed
 from ...source.module import Module
@@ -46,29 +47,6 @@ def calls_at(module: Module, line: int, column: int) -> Iterator[ast.Call]:
             yield call
 
 
-def passed_arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]:
-    passed = dict(zip(parameters, call.args, strict=False))
-    return passed | {keyword.arg or "**": keyword.value for keyword in call.keywords}
-
-
-def rule_settings(
-    module: Module, rule: str, family: str, passed: Mapping[str, ast.expr], *, raises: bool = False
-) -> dict[str, Any]:
-    """Return the settings of a call besides the threshold. Raise ConfigError if only a run knows them.
-
-    raises: Whether the function raises by default if the norm is not finite.
-    """
-    if rule == "value":
-        return {"rule": rule}
-    settings: dict[str, Any] = {"rule": rule, "family": family}
-    values = {name: constant(module, passed[name]) for name in ("norm_type", "error_if_nonfinite") if name in passed}
-    if "norm_type" in values:
-        settings["norm_type"] = values["norm_type"]
-    if values.get("error_if_nonfinite", raises):
-        settings["nonfinite"] = "raise"
-    return settings
-
-
 def engine_method(module: Module, call: ast.Call | None) -> EngineMethod | None:
     """Return the method of a training engine that a call such as `accelerator.clip_grad_norm_(...)` calls."""
     if call is None or not isinstance(call.func, ast.Attribute):
@@ -90,24 +68,23 @@ def _has_method(module: Module, owner: ast.expr, method: EngineMethod) -> bool:
 
 
 def meaning_of_method(module: Module, call: ast.Call, method: EngineMethod) -> Meaning | None:
-    """Return the effect of a call of a method, or None if it passes no threshold, or more than one.
+    """Return the effect of a call of a method, or None if it passes no threshold, more than one, or unknown arguments.
 
-    Raise ConfigError if an argument besides the threshold is only known at run time.
+    Raise ConfigError if the argument that selects the rule is only known at run time.
     """
-    passed = passed_arguments(call, method.parameters)
-    limits = [name for name in method.limits if name in passed and not is_name(passed[name], "None")]
-    others = passed.keys() - {"parameters", "module", "optimizer", *method.limits}
-    values = {name: constant(module, passed[name]) for name in others}
-    if len(limits) != 1 or any(isinstance(each, ast.Starred) for each in call.args):
+    arguments = Arguments(call, method.parameters)
+    limits = [name for name in method.limits if name in arguments.passed and not is_name(arguments.value(name), "None")]
+    if len(limits) != 1 or "*" in arguments.unknown:
         return None
-    threshold, unknown = 1.0, ""
-    try:
-        threshold = constant(module, passed[limits[0]])
-    except ConfigError:
-        unknown = ast.unparse(passed[limits[0]])
-    rule = "value" if values.get(method.mode) == "value" else method.limits[limits[0]]
-    settings = rule_settings(module, rule, "pytorch", passed, raises=method.raises)
-    return Meaning(ClipConfig(**settings, threshold=threshold), unknown)
+    mode = arguments.value(method.mode)
+    rule = "value" if mode is not None and constant(module, mode) == "value" else method.limits[limits[0]]
+    function = ClipFunction(
+        "torch", method.name, "in place", parameters=method.parameters, rule=rule, family="pytorch", limits=limits
+    )
+    effect = meaning(module, FoundClip(call, method.name, function, call))
+    if effect is None or not method.raises or "error_if_nonfinite" in arguments.passed or rule == "value":
+        return effect
+    return replace(effect, config=effect.config.model_copy(update={"nonfinite": "raise"}))
 
 
 def check(module: Module, call: ast.Call, rule: str, kind: str) -> None:
@@ -126,7 +103,7 @@ def check(module: Module, call: ast.Call, rule: str, kind: str) -> None:
         _check_part(module, tensors)
 
 
-def kind_of(function: ClipFunction) -> str:
+def kind_of(function: ClipFunction) -> Kind:
     if function.name.startswith("optax."):
         return "class"
     return "functional" if function.name.rpartition(".")[2].startswith("clip_by_") else function.kind

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from ..._kit.static_values import UnknownValueError
 from ...config.clip_config import ClipConfig
 from ...errors import ConfigError
-from ...port.catalog import FRAMEWORKS, clip_functions, positional_parameters
-from ...source.constants import constant, followed
+from ...port.catalog import FRAMEWORKS, ClipFunction, clip_functions, positional_parameters
+from ...port.found_clip import FoundClip
+from ...port.to_config import meaning
+from ...source.constants import AT_RUN_TIME, constant, followed
 from ...source.module import MAX_ALIASES, Module
 from ...source.project import Project
 from ...source.tree import Target, is_name, last_name, method_of
@@ -38,6 +40,11 @@ CHANGED = (
     "the settings into a file, and load the file with ClipConfig.load. Or add this code to check.ignore with a reason."
 )
 
+RUN_TIME = (
+    "The effect of this clip is unknown, since an argument is only known at run time. Pass a constant value, or add "
+    "the clip to check.ignore with a reason."
+)
+
 NOT_CALLED = (
     "The effect of this clip is unknown, because this line names the function but does not call it. Where you call the "
     "function, write its full name, and pass a number as the threshold. Or add this clip to check.ignore with a reason."
@@ -58,22 +65,17 @@ UNKNOWN_FILE = (
 )
 
 
-class OwnFunction(NamedTuple):
-    kind: str
-    rule: str
-    family: str
-    limits: tuple[str, ...]
-
-
 @cache
-def _own_functions() -> dict[str, OwnFunction]:
-    native = (function for function in clip_functions().values() if function.replacement and function.rule)
-    own: dict[str, OwnFunction] = {}
-    for function in native:
-        limits = tuple(function.renamed.get(name, name) for name in function.limits)
-        own.setdefault(
-            function.replacement, OwnFunction(clip_calls.kind_of(function), function.rule, function.family, limits)
-        )
+def _own_functions() -> dict[str, ClipFunction]:
+    """Return the functions of unified_clip that clip, with the rules of the functions that they replace."""
+    own: dict[str, ClipFunction] = {}
+    for function in clip_functions().values():
+        if function.replacement and function.rule and function.replacement not in own:
+            own[function.replacement] = replace(
+                function, kind=clip_calls.kind_of(function), renamed={},
+                limits=[function.renamed.get(name, name) for name in function.limits],
+                parameters=positional_parameters(function.replacement),
+            )  # fmt: skip
     return own
 
 
@@ -203,12 +205,14 @@ def _own(module: Module, name: str, node: ast.expr) -> ClipUse | None:
             return use(why_unknown=CHANGED.format(code=ast.unparse(call)))
         if (function := _own_functions().get(last)) is None:
             return None
-        passed = clip_calls.passed_arguments(call, positional_parameters(last))
-        settings = clip_calls.rule_settings(module, function.rule, function.family, passed)
-        rule = ClipConfig(**settings, threshold=1.0)
-        config = ClipConfig(**settings, **_threshold(module, call, function, passed))
-        clip_calls.check(module, call, config.rule, function.kind)
-        return use(config, call=clip_calls.with_threshold_slot(call, positional_parameters(last), function.limits))
+        effect = meaning(module, FoundClip(node, name, function, call))
+        if effect is None:
+            raise ConfigError(RUN_TIME)
+        rule = effect.config
+        if effect.threshold:
+            raise ConfigError(AT_RUN_TIME.format(code=effect.threshold))
+        clip_calls.check(module, call, rule.rule, function.kind)
+        return use(rule, call=clip_calls.with_threshold_slot(call, function.parameters, function.limits))
     except ConfigError as error:
         return use(why_unknown=str(error), rule=rule)
 
@@ -256,13 +260,3 @@ def _names(module: Module, node: ast.expr, depth: int = 0) -> list[str]:
             raise UnknownValueError(node)
     inner = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
     return [text for each in inner for text in _names(module, each, depth + 1)]
-
-
-def _threshold(module: Module, call: ast.Call, function: OwnFunction, passed: Mapping[str, ast.expr]) -> dict[str, Any]:
-    limits = [constant(module, passed[limit]) for limit in function.limits if limit in passed]
-    if not limits:
-        names = " and ".join(function.limits)
-        raise ConfigError(f"Cannot infer {names} of {ast.unparse(call)}. Pass {names} by name.")
-    if len(limits) == 2 and limits[0] != -limits[1]:
-        return dict(zip(("max", "min"), limits, strict=True))
-    return {"threshold": limits[0]}

@@ -42,7 +42,7 @@ from ..clip_use import (
 )
 from . import clip_calls, notebooks, own_clips
 from .clip_calls import calls_at
-from .own_clips import NOT_CALLED
+from .own_clips import NOT_CALLED, RUN_TIME
 
 MEASURES = ("get_total_norm", "global_norm")
 
@@ -74,10 +74,6 @@ NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or
 UNPACKED = (
     "{call} unpacks arguments, and the check does not read which ones. It compares a threshold in a mapping where the "
     "mapping is written. Pass each argument by name, or add the clip to check.ignore with a reason."
-)
-RUN_TIME = (
-    "The effect of this clip is unknown, since an argument is only known at run time. Pass a constant value, or add "
-    "the clip to check.ignore with a reason."
 )
 
 
