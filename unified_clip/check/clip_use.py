@@ -44,13 +44,6 @@ LINE = re.compile(r"\b[Ll]ine (\d+)")
 """Matches the line in the reason why a file cannot be read."""
 
 
-ONE_PER_GROUP = (
-    "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
-    "one list. To exclude parameters from AdamW's weight decay, pass apply_decay_param_fun=. To accept "
-    "separate norms, add the clip to check.ignore with a reason."
-)
-
-
 class NamedValue(NamedTuple):
     """A clip key and its value. A table or list becomes one `NamedValue` for each inner value."""
 

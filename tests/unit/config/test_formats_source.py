@@ -1,55 +1,17 @@
-"""Clips in Python source: they are written, and the arguments of Paddle's clips are read."""
+"""Clips in Python source: they are written, and not read."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.version import Version
 
 from unified_clip import ClipConfig
-from unified_clip.config.documents import Document
 from unified_clip.config.formats import FORMATS
-from unified_clip.config.formats.trainers.paddle import PADDLE
 from unified_clip.config.schema import Settings
 from unified_clip.errors import ConfigError
-
-CLIP = "ClipGradByGlobalNorm"
-GLOBAL = {"rule": "global_norm", "threshold": 1.0, "family": "paddle"}
-ARGUMENTS = [
-    # a class of Paddle, its arguments, and the settings or the argument with an error
-    (CLIP, {"clip_norm": 1.5}, {"rule": "global_norm", "threshold": 1.5, "family": "paddle"}),
-    (CLIP, {"clip_norm": 0}, {"rule": "global_norm", "threshold": 0.0, "family": "paddle"}),
-    (CLIP, {"clip_norm": -1.0}, "clip_norm"),
-    (CLIP, {"clip_norm": math.inf}, "clip_norm"),
-    (CLIP, {}, "clip_norm"),
-    (CLIP, {"clip_norm": 1.0, "group_name": "default_group"}, GLOBAL),
-    (CLIP, {"clip_norm": 1.0, "group_name": "encoder"}, "group_name"),
-    (CLIP, {"clip_norm": 1.0, "auto_skip_clip": True}, "auto_skip_clip"),
-    ("GradClipByGlobalNorm", {"max_global_norm": 2.0}, {"rule": "global_norm", "threshold": 2.0, "family": "paddle"}),
-    ("ClipGradByNorm", {"clip_norm": 1.0}, {"rule": "norm", "threshold": 1.0, "family": "paddle"}),
-    ("ClipGradByNorm", {"clip_norm": 0.0}, "clip_norm"),
-    ("ClipGradByValue", {"max": 0.5}, {"rule": "value", "threshold": 0.5}),
-    ("ClipGradByValue", {"max": 0.5, "min": -0.5}, {"rule": "value", "threshold": 0.5}),
-    ("ClipGradByValue", {"max": 1.0, "min": -0.25}, {"rule": "value", "min": -0.25, "max": 1.0}),
-    ("ClipGradByValue", {"max": 0.0}, "max"),
-    ("ClipGradByValue", {"max": 0.0, "min": 1.0}, "min"),
-    ("ClipGradByValue", {"max": "1", "min": 0.0}, "max"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "arguments", "expected"), ARGUMENTS)
-def test_the_arguments_of_paddles_clips_are_settings(
-    name: str, arguments: dict[str, Any], expected: dict[str, Any] | str
-) -> None:
-    document = Document("SGD", "", "python", arguments)
-    if isinstance(expected, str):
-        with pytest.raises(ConfigError, match=rf"^SGD, {expected}: "):
-            PADDLE.settings_of(name, document)
-    else:
-        assert PADDLE.settings_of(name, document) == expected
 
 
 @pytest.mark.parametrize("name", ["optax", "paddle"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ...config.clip_config import ClipConfig
 from ...errors import ConfigError
 from ...facts.clips import EngineMethod, Kind, engine_methods
 from ...port.catalog import ClipFunction
@@ -37,6 +39,21 @@ GRADIENTS = (
     "The call passes gradients, {gradients}, to a function that expects parameters. Gradients have no .grad, so the "
     "call clips nothing. Pass the parameters."
 )
+
+ONE_PER_GROUP = (
+    "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
+    "one list. To exclude parameters from AdamW's weight decay, pass apply_decay_param_fun=. To accept "
+    "separate norms, add the clip to check.ignore with a reason."
+)
+OF_NAMED_GROUPS = (
+    "With group_name, static programs clip each group of parameters by its own norm. Write a clip configuration for "
+    "each group. If the program is not static, remove the argument."
+)
+SKIPS = (
+    "With auto_skip_clip, Paddle raises an error in static programs. In dynamic mode, Paddle skips the clip if the "
+    "norm is NaN. This is not supported. Remove the argument, or continue to clip with Paddle."
+)
+FAILS = "With this threshold, training fails, or gradients become NaN. To clip nothing, pass a large number."
 
 
 def calls_at(module: Module, line: int, column: int) -> Iterator[ast.Call]:
@@ -101,6 +118,30 @@ def check(module: Module, call: ast.Call, rule: str, kind: str) -> None:
         if rule == "global_norm":
             _check_loops(module, call, tensors)
         _check_part(module, tensors)
+
+
+def check_class_of_paddle(module: Module, call: ast.Call, function: ClipFunction, config: ClipConfig) -> None:
+    """Raise ConfigError if arguments of a clip class of Paddle change the clip, or make training fail."""
+    arguments = Arguments(call, function.parameters, function.renamed).passed
+    values = {name: constant(module, argument.value) for name, argument in arguments.items()}
+    if values.get("group_name", "default_group") not in (None, "default_group"):
+        raise ConfigError(OF_NAMED_GROUPS)
+    if values.get("auto_skip_clip"):
+        raise ConfigError(SKIPS)
+    is_zero_wrong = config.rule == "norm" or (config.rule == "value" and "min" not in values)
+    if config.threshold == math.inf or (config.threshold == 0 and is_zero_wrong):
+        raise ConfigError(FAILS)
+    if config.rule == "global_norm" and _has_groups(module):
+        raise ConfigError(ONE_PER_GROUP)
+
+
+def _has_groups(module: Module) -> bool:
+    """Return whether a call passes several groups, as in `parameters=[{"params": ...}, ...]`."""
+    passed = [
+        followed(module, each.value) for call in module.calls for each in call.keywords if each.arg == "parameters"
+    ]
+    lists = [each.elts for each in passed if isinstance(each, ast.List)]
+    return any(sum(isinstance(entry, ast.Dict) for entry in entries) > 1 for entries in lists)
 
 
 def kind_of(function: ClipFunction) -> Kind:

@@ -16,9 +16,8 @@ from typing import Any, cast
 from ..._kit.parse import UnreadableSourceError, parse_expression
 from ..._kit.static_values import is_number
 from ...config.clip_config import ClipConfig
-from ...config.documents import Document, format_value
+from ...config.documents import format_value
 from ...config.formats import FORMATS
-from ...config.formats.trainers.paddle import ARGUMENTS, PADDLE
 from ...config.schema import is_off
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, ClipFunction, clip_function, is_like_gradient, settings
@@ -33,7 +32,6 @@ from ...source.values import Passed, Value, value_of
 from ..clip_use import (
     ARGUMENT_FORMATS,
     MAX_GRAD_NORM,
-    ONE_PER_GROUP,
     THRESHOLD,
     ClipUse,
     of_unread_file,
@@ -220,9 +218,10 @@ def _with_settings(
         return _with_loss_scaling(module, _under_deepspeed(module, default))
     if call is None:  # an argument of a trainer
         return _with_loss_scaling(module, _under_deepspeed(module, use(config)))
-    _check_arguments(module, call, site.name)
     if function is not None and _is_unpacked(call):
         return use(why_unknown=UNPACKED.format(call=shortened(call)))
+    if function is not None and function.kind == "class" and function.framework == "paddle":
+        clip_calls.check_class_of_paddle(module, call, function, config)
     code = clip_calls.with_threshold_slot(call, function.parameters, function.limits) if function else ""
     clip_calls.check(module, call, config.rule, clip_calls.kind_of(function) if function else "in place")
     return use(config, call=code)
@@ -342,25 +341,6 @@ def _with_loss_scaling(module: Module, use: ClipUse) -> ClipUse:
     scaling = trainer.loss_scaling(values)
     origin = {"provenance": {"format": trainer.name, **scaling}}
     return replace(use, config=use.config.model_copy(update=origin)) if scaling else use
-
-
-def _check_arguments(module: Module, call: ast.Call, name: str) -> None:
-    last = name.rpartition(".")[2]
-    if not name.startswith("paddle.") or last not in ARGUMENTS:
-        return
-    arguments = own_clips.arguments(module, call, ARGUMENTS[last])
-    PADDLE.settings_of(last, Document(name, "", "python", arguments))
-    if last.endswith("GlobalNorm") and _has_groups(module):
-        raise ConfigError(ONE_PER_GROUP)
-
-
-def _has_groups(module: Module) -> bool:
-    """Return whether a call passes several groups, as in `parameters=[{"params": ...}, ...]`."""
-    passed = [
-        followed(module, each.value) for call in module.calls for each in call.keywords if each.arg == "parameters"
-    ]
-    lists = [each.elts for each in passed if isinstance(each, ast.List)]
-    return any(sum(isinstance(entry, ast.Dict) for entry in entries) > 1 for entries in lists)
 
 
 def _is_set_outside(site: PortedClip, call: ast.Call | None) -> bool:

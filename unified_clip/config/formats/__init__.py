@@ -5,11 +5,11 @@ from .base import Format, Imported
 from .rows import RowFormat, ScriptFormat, SourceFormat
 from .trainers.keras import KERAS
 from .trainers.optax import Optax
-from .trainers.paddle import PADDLE
+from .trainers.paddle import Paddle
 
 __all__ = ["FORMATS", "Format", "Imported"]
 
-OWN: dict[str, type[Format]] = {"keras": type(KERAS), "optax": Optax, "paddle": type(PADDLE)}
+OWN: dict[str, type[Format]] = {"keras": type(KERAS), "optax": Optax, "paddle": Paddle}
 """The formats whose files a row cannot describe."""
 
 OF_KIND: dict[str, type[Format]] = {"args": ScriptFormat, "python": SourceFormat}
