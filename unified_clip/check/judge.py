@@ -20,6 +20,7 @@ from ..config.explain import compare, describe
 from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines, placement
 from ..config.formats.base import OwnFormat
+from ..config.formats.rows import put
 from ..config.schema import DEFAULT_FAMILY, is_off
 from ..errors import NotRepresentableError
 from .clip_use import ARGUMENT_FORMATS, THRESHOLD, ClipUse, shown, with_threshold
@@ -271,13 +272,16 @@ class Advisor:
             return text
         places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
         own = placement.first_read(document, trainer) or (placement.best_place(document, places) if places else ())
-        exported = dict(leaves(documents.parse(text, kind, "").data)) if is_document else {}
+        exported = dict(_leaves(documents.parse(text, kind, "").data)) if is_document else {}
         if own and (not is_document or (only_threshold and is_number(document.get(*own)))):
             exported = {own: self._config.threshold}
         elif own and own not in exported and own[-1] in [path[-1] for path in exported]:
             exported = {(*own[:-1], *path[-1:]): value for path, value in exported.items()}
         if exported and placement.ANY not in own:
-            text = documents.dump(_nested(exported), kind).rstrip()
+            data: dict[str, Any] = {}
+            for path, value in exported.items():
+                put(data, path, value)
+            text = documents.dump(data, kind).rstrip()
         return text
 
     def _call(self, use: ClipUse) -> str:
@@ -293,7 +297,7 @@ class Advisor:
         """Return the arguments of a trainer, such as `max_grad_norm=1.0`."""
         name = ARGUMENT_FORMATS.get(use.package, "")
         text = self._exported(name, "json") if name and use.config is not None and not use.call else ""
-        return ", ".join(f"{path[-1]}={value!r}" for path, value in leaves(json.loads(text))) if text else ""
+        return ", ".join(f"{path[-1]}={value!r}" for path, value in _leaves(json.loads(text))) if text else ""
 
     def _exported(self, name: str, kind: str | None) -> str:
         try:
@@ -312,22 +316,8 @@ def loading(clip: Path, source: Path) -> str:
     return f'ClipConfig.load(Path(__file__).{folder} / "{path[3 * up :]}")'
 
 
-def leaves(data: dict[str, Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    for key, value in data.items():
-        if isinstance(value, dict):
-            yield from leaves(value, (*path, key))
-        else:
-            yield (*path, key), value
-
-
-def _nested(values: dict[tuple[Key, ...], Any]) -> dict[Key, Any]:
-    data: dict[Key, Any] = {}
-    for path, value in values.items():
-        table = data
-        for key in path[:-1]:
-            table = table.setdefault(key, {})
-        table[path[-1]] = value
-    return data
+def _leaves(data: dict[str, Any]) -> Iterator[tuple[tuple[Key, ...], Any]]:
+    return ((path, value) for path, value in placement.entries(data) if not isinstance(value, dict))
 
 
 def _alternatives(first: str, second: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -221,16 +220,11 @@ def _values(document: Document) -> tuple[NamedValue, ...]:
 def _targets(path: Path, document: Document) -> list[ClipUse]:
     return [
         ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=TARGET)
-        for keys, text in _texts(document.data)
-        if keys[-1] in CREATES and (clip_function(text) is not None or text.endswith(CALLBACK))
+        for keys, text in placement.entries(document.data)
+        if keys[-1] in CREATES
+        and isinstance(text, str)
+        and (clip_function(text) is not None or text.endswith(CALLBACK))
     ]
-
-
-def _texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
-    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
-        if isinstance(value, str):
-            yield (*path, key), value
-        yield from _texts(value, (*path, key))
 
 
 def has_number(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 A path of keys is written with dots. "*" matches any key or index, and "<type>" matches the value of the key `type`. In
 `clip`, `refuse` and `note`, a path is relative to the section. "/" at its start means the top level of the file, "@"
-means the clip key, and "." means the section.
+means the clip key, and "." means the section. `ways` has keys of all tables in `clip` that have a `key`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,8 @@ Words = Annotated[
 ]
 
 
-def _listed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 T = TypeVar("T")
-Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
+Listed = Annotated[tuple[T, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
 
 
 def _test(value: Any) -> Any:
@@ -375,8 +371,11 @@ def read(texts: dict[str, str]) -> dict[str, Trainer]:
 
 
 def _complete(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Add the keys of the row that `like` names. Lists of tables and `vocabulary` are joined, the own entries first."""
+    """Add the keys of `ways`, and those of the row that `like` names. Lists of tables and `vocabulary` are joined, the
+    own entries first."""
     own = dict(tables[name])
+    if ways := own.pop("ways", None):
+        own["clip"] = [{**ways, **clip} if "key" in clip else clip for clip in own["clip"]]
     if (like := own.pop("like", None)) is None:
         return own
     if like not in tables:

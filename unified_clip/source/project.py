@@ -50,14 +50,12 @@ class Project:
 
     def __init__(self, paths: Sequence[Path] = (), read: Callable[[Path], bytes] = atomic_files.read_bytes) -> None:
         self._paths, self.read = paths, cache(read)
+        self.stores_of, self.reached_from = cache(self._stores_of), cache(self._reached_from)
+        self.definition, self._calls_named = cache(self._definition), cache(self._find_calls_named)
         self._modules: dict[str, Module | UnreadableSourceError | FileError] = {}
-        self._calls: dict[str, list[Call]] = {}
-        self._reached: dict[Module, set[Module]] = {}
-        self._stores: dict[tuple[str, Module], list[tuple[Module, ast.Attribute]]] = {}
         self._passed_on: dict[ast.AST, str] = {}
         self._shown: dict[ast.AST, bool] = {}
         self._of_stars: dict[tuple[Module, str], Definition | None] = {}
-        self._definitions: dict[tuple[Module, ast.AST], Definition | None] = {}
 
     def module(self, path: Path) -> Module:
         """Return a parsed file. Raise UnreadableSourceError or FileError if it cannot be read."""
@@ -105,34 +103,29 @@ class Project:
         added = [each for each in self._modules.values() if isinstance(each, Module) and each.path is None]
         yield from (each for each in added if each is not first)
 
-    def stores_of(self, name: str, first: Module) -> Sequence[tuple[Module, ast.Attribute]]:
+    def _stores_of(self, name: str, first: Module) -> Sequence[tuple[Module, ast.Attribute]]:
         """Return the attributes of this name that code sets."""
-        if (name, first) not in self._stores:
-            self._stores[name, first] = list(self._find_stores(name, first))
-        return self._stores[name, first]
-
-    def _find_stores(self, name: str, first: Module) -> Iterator[tuple[Module, ast.Attribute]]:
         pattern = re.compile(rf"\.{re.escape(name)}\s*(=(?!=)|[-+*/]=|:|,)".encode())
         paths = [path for path, text in self._texts.values() if name.encode() in text and pattern.search(text)]
         modules = [module for path in paths if (module := self.readable(path)) is not None]
-        for module in dict.fromkeys([first, *modules]):
-            for node in module.nodes:
-                if isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load):
-                    yield module, node
+        return [
+            (module, node)
+            for module in dict.fromkeys([first, *modules])
+            for node in module.nodes
+            if isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load)
+        ]
 
-    def reached_from(self, module: Module) -> set[Module]:
+    def _reached_from(self, module: Module) -> set[Module]:
         """Return the modules of the project that a module imports, also through other modules."""
-        if module not in self._reached:
-            reached, waiting = {module}, [module]
-            while waiting:
-                importer = waiting.pop()
-                for scope_name in _imported_names(importer):
-                    found = self.imported(importer, scope_name)
-                    if found is not None and found[0] not in reached:
-                        reached.add(found[0])
-                        waiting.append(found[0])
-            self._reached[module] = reached
-        return self._reached[module]
+        reached, waiting = {module}, [module]
+        while waiting:
+            importer = waiting.pop()
+            for scope_name in _imported_names(importer):
+                found = self.imported(importer, scope_name)
+                if found is not None and found[0] not in reached:
+                    reached.add(found[0])
+                    waiting.append(found[0])
+        return reached
 
     # -- names
 
@@ -164,15 +157,8 @@ class Project:
                     return found, ".".join([*([rest] if rest else []), *parts[length:]])
         return None
 
-    def definition(self, module: Module, node: ast.AST, depth: int = 0) -> Definition | None:
+    def _definition(self, module: Module, node: ast.AST, depth: int = 0) -> Definition | None:
         """Return the function, class or assigned variable that a name stands for. Follow imports and aliases."""
-        if depth:
-            return self._find_definition(module, node, depth)
-        if (module, node) not in self._definitions:
-            self._definitions[module, node] = self._find_definition(module, node, depth)
-        return self._definitions[module, node]
-
-    def _find_definition(self, module: Module, node: ast.AST, depth: int) -> Definition | None:
         if depth > MAX_ALIASES or not isinstance(node, Target):
             return None
         assignments = module.scope(node).find(node.id) if isinstance(node, ast.Name) else []
@@ -229,12 +215,9 @@ class Project:
         found = self.definition(module, node)
         return found is not None and found.node is definition.node
 
-    def _calls_named(self, name: str, first: Module) -> list[Call]:
-        if name not in self._calls:
-            modules = list(self.mentioning(name, first))
-            calls = [Call(module, call) for module in modules for call in module.calls]
-            self._calls[name] = [each for each in calls if name in self._names_of_function(each)]
-        return self._calls[name]
+    def _find_calls_named(self, name: str, first: Module) -> list[Call]:
+        calls = [Call(module, call) for module in self.mentioning(name, first) for call in module.calls]
+        return [each for each in calls if name in self._names_of_function(each)]
 
     def _names_of_function(self, call: Call) -> set[str]:
         """Return the last part of the name of the called function, also if it is imported by another name."""

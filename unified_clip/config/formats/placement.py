@@ -60,13 +60,13 @@ def check(document: Document, trainer: Format) -> list[Path]:
         return []
     places = trainer.places(document)
     _check_duplicates(document, trainer, places)
-    entries = list(_entries(document.data, [*places, *trainer.foreign_keys]))
-    read = [value for path, value in entries if _is_at(path, places) and path[-1] not in trainer.mode_keys]
-    others = [(path, value) for path, value in entries if not _is_at(path, [*places, *trainer.foreign_keys])]
+    found = list(entries(document.data, [*places, *trainer.foreign_keys]))
+    read = [value for path, value in found if _is_at(path, places) and path[-1] not in trainer.mode_keys]
+    others = [(path, value) for path, value in found if not _is_at(path, [*places, *trainer.foreign_keys])]
     unread = [(path, value) for path, value in others if is_clip_key(path, value, places)]
     if unread and not read:
         raise _unread(document, trainer, unread[0][0])
-    is_shown = len(others) < len(entries) or inheriting(document) is not None or trainer.recognises(document)
+    is_shown = len(others) < len(found) or inheriting(document) is not None or trainer.recognises(document)
     if not is_shown and trainer.vocabulary.isdisjoint(document.data):
         target = _format_place(places[0], trainer)
         raise ConfigError(
@@ -115,7 +115,7 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
     keys = [*places, *trainer.foreign_keys, *((key,) for key in BASE_KEYS)]
     for duplicate in document.duplicates:
         outer = duplicate.keys
-        for path, value in [(outer, duplicate.value), *_entries(duplicate.value, keys, outer)]:
+        for path, value in [(outer, duplicate.value), *entries(duplicate.value, keys, outer)]:
             if not (_is_at(path, keys) or is_clip_key(path, value, places)):
                 continue
             if not document.shows(*path) or _raw(document, path) != value:
@@ -132,13 +132,13 @@ def first_read(document: Document, trainer: Format) -> Path:
 
 def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
     places = trainer.places(document)
-    return (path for path, _ in _entries(document.data, places) if _is_at(path, places))
+    return (path for path, _ in entries(document.data, places) if _is_at(path, places))
 
 
 def unset(document: Document, trainer: Format) -> str:
     """Return a text such as "max_grad_norm is not set", or '' if a clip key has a value."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
-    read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]
+    read = [path for path, _ in entries(document.data, places) if _is_at(path, places)]
     if not places or any(_raw(document, path) is not None for path in read):
         return ""
     return (
@@ -147,10 +147,10 @@ def unset(document: Document, trainer: Format) -> str:
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
-    return [(path, value) for path, value in _entries(document.data, ()) if is_clip_key(path, value, ())]
+    return [(path, value) for path, value in entries(document.data) if is_clip_key(path, value, ())]
 
 
-def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def entries(data: Any, places: Sequence[Path] = (), path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield all paths and values of nested tables and lists, except below `places`."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
@@ -158,7 +158,7 @@ def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tup
         if isinstance(key, str):
             yield inner, value
         if not _is_at(inner, places):
-            yield from _entries(value, places, inner)
+            yield from entries(value, places, inner)
 
 
 def _is_at(path: Path, places: Sequence[Path]) -> bool:

@@ -71,20 +71,20 @@ class RowFormat(Format):
         _put_all(data, export.constants if threshold is not None else export.constants_off)
         for section in self._written_sections():
             for key in [key for each in ways if export.nulls for key in each.key[:1]]:
-                _put(data, (*section, *key), None)
+                put(data, (*section, *key), None)
             path = (*section, *way.key[0])
             if threshold is not None:
-                _put(data, path, threshold)
+                put(data, path, threshold)
             elif export.off == "nothing":
                 data = data or {str(path[0]): {}}
             else:
-                _put(data, path, self.off)
+                put(data, path, self.off)
             if threshold is not None and way.by:
-                _put(data, (*section, *way.by.key), _name_of(way.by.rules, rule))
+                put(data, (*section, *way.by.key), _name_of(way.by.rules, rule))
             if threshold is not None and way.norm_type_key and settings.norm_type not in (None, 2.0):
-                _put(data, (*section, *way.norm_type_key), settings.norm_type)
+                put(data, (*section, *way.norm_type_key), settings.norm_type)
             if raises:
-                _put(data, (*section, *way.raises), True)
+                put(data, (*section, *way.raises), True)
         return data
 
     def _threshold(self, settings: Settings, ways: Sequence[Clip], way: Clip) -> float | None:
@@ -316,10 +316,10 @@ def _name_of(rules: Mapping[str, str], rule: str) -> str:
 
 def _put_all(data: dict[str, Any], values: Mapping[str, Any]) -> None:
     for path, value in values.items():
-        _put(data, tuple(path.split(".")), value)
+        put(data, tuple(path.split(".")), value)
 
 
-def _put(data: dict[str, Any], path: Sequence[Key], value: Any) -> None:
+def put(data: dict[str, Any], path: Sequence[Key], value: Any) -> None:
     *outer, last = path
     for key in outer:
         data = data.setdefault(str(key), {})
