@@ -52,9 +52,8 @@ def summary(data: Mapping[str, Any]) -> str:
         kind = row["what"].partition(", in a graph")[0]
         if row["ratio"] and kind != "norm alone":
             ranges.setdefault(row["native"], {}).setdefault((row["dtype"], kind), []).append(row["ratio"][1])
-    lists = ", ".join(dict.fromkeys(row["list"] for row in data["results"]))
     table = markdown.table(*_of_ranges("native / unified_clip", ranges))
-    return f"{_measured_on(data)}\n\n{table}\n\nThe lists are {lists}. A {report.NOTHING} means not measured."
+    return f"{_measured_on(data)}\n\n{table}\n\nA {report.NOTHING} means not measured."
 
 
 def gpu_summary(data: Mapping[str, Any]) -> str:

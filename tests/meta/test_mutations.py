@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.tiers import not_editable
 
 import unified_clip
 
@@ -115,6 +116,7 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@not_editable
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_fails_a_test(package: Path, name: str) -> None:
     mutation = MUTATIONS[name]

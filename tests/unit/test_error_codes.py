@@ -219,7 +219,6 @@ INTERNAL = {
     "parity/adapters/base.py: FunctionsMissingError",
     "parity/old_releases/frameworks.py: NotAvailableError",
     "parity/workers/user_function.py: UserFunctionError",
-    "port/to_config.py: UnsureError",
     "source/values.py: _EndedError",
     "source/values.py: _UnknownError",
     "verify/errors.py: InvalidStepError",

@@ -10,7 +10,10 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def rows(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(map(inline, line))} |" for line in [header, ["---"] * len(header), *lines]] if lines else []
+    if not lines:
+        return []
+    head, *body = (f"| {' | '.join(map(inline, line))} |" for line in [header, *lines])
+    return [head, f"|{'---|' * len(header)}", *body]
 
 
 def inline(text: str) -> str:
