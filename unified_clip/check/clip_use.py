@@ -130,8 +130,7 @@ class ClipUse:
     """The values of all clip keys in the file, if no known trainer reads these keys. Otherwise, the tuple is empty."""
 
     by_default: bool = False
-    """Whether the clip is the trainer's default, because the file sets no clip key. For a setting: whether it is the
-    default of an option or of a field."""
+    """Whether the clip is the trainer's default, because the file sets no clip key."""
 
     set_elsewhere: str = ""
     """A sentence about the place that sets the clip, if another file sets it."""

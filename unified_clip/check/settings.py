@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from .._kit import atomic_files
 from ..config.documents import DOCUMENT_KINDS, Document, Key, script_options
 from ..errors import ConfigError
-from ..source.constants import FLAGS, constant
+from ..source.constants import constant
 from ..source.module import Module
 from ..source.project import Project, parameters_of
 from ..source.tree import last_name, text_of
@@ -43,11 +43,9 @@ COMMENT = re.compile(r"(^|\s)(#|;|//).*$", re.MULTILINE)
 
 WORDS = {"null": None, "none": None, "~": None, "false": False, "true": True}
 
+FLAGS = ("DEFINE_float", "DEFINE_integer")
 OPTIONS = ("add_argument", "add_option", "option", *FLAGS)
 UPDATES = ("setattr", "update", "__setattr__")
-
-FIELDS = ("field", "Field", "Param")
-"""The functions that define a field of a dataclass, of a model of Pydantic or of a class of Flax with a default."""
 
 NO_DEFAULT = "an option without default"
 """The code of an option that gets its value only from a command line."""
@@ -89,20 +87,11 @@ class Setting(NamedTuple):
     @property
     def is_part_of_code(self) -> bool:
         """Whether the value is the default of a parameter or of a field of a class, or an argument of a call."""
+        is_field = isinstance(self.node, ast.Name) and len(self.path) > 1
         is_argument = self.node is not None and not (
             self.is_assigned or self.is_option or text_of(self.node) is not None
         )
-        return self.is_parameter or self.is_field or is_argument
-
-    @property
-    def is_field(self) -> bool:
-        """Whether the value is the default of a field of a class."""
-        return isinstance(self.node, ast.Name) and len(self.path) > 1
-
-    @property
-    def is_of_class(self) -> bool:
-        """Whether the value is passed for an attribute of an object, as in `HParams(clip=1.0)`."""
-        return self.is_part_of_code and not self.is_parameter and self.path[-2:][0][:1].isupper()
+        return self.is_parameter or is_field or is_argument
 
     @property
     def is_assigned(self) -> bool:
@@ -155,11 +144,8 @@ _UNKNOWN = object()
 def _value(module: Module, node: ast.expr) -> Any:
     """Return the value of code such as 1.0, `dict(name=1.0)` or `field(default=1.0)`, or _UNKNOWN."""
     match node:
-        case ast.Call(func=function) if last_name(function) in FIELDS:
-            passed = {keyword.arg: keyword.value for keyword in node.keywords}
-            values = [*node.args[:1], *(passed[name] for name in ("default", "default_factory") if name in passed)]
-            value = values[0] if values else node
-            return _UNKNOWN if value is node else _value(module, getattr(value, "body", value))
+        case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
+            return _value(module, value.body if isinstance(value, ast.Lambda) else value)
         case ast.Call(keywords=keywords) if _is_dict(node):
             entries = {keyword.arg or "**": _value(module, keyword.value) for keyword in keywords}
         case ast.Dict(keys=keys, values=values):
@@ -248,7 +234,6 @@ def _options(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.ex
         second = call.args[1] if last_name(call.func) in FLAGS and len(call.args) > 1 else None
         default = passed.get("default", second)
         if last_name(call.func) in OPTIONS:
-            names += [text for each in [passed.get("dest")] if (text := text_of(each)) is not None]
             for name in names:
                 yield call, (name.lstrip("-").replace("-", "_"),), call if default is None else default
 

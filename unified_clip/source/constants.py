@@ -9,16 +9,12 @@ from typing import Any
 from .._kit.static_values import Target, UnknownValueError, evaluate
 from ..errors import ConfigError
 from .module import MAX_ALIASES, Module
-from .tree import is_name, last_name, text_of
+from .tree import is_name
 
 AT_RUN_TIME = (
     "The value of {code} is only known at run time. Write the number instead, or assign the number to the name only "
     "once."
 )
-
-
-FLAGS = ("DEFINE_float", "DEFINE_integer")
-"""The functions of absl that define options with numbers."""
 
 
 def constant(module: Module, node: ast.expr) -> Any:
@@ -52,8 +48,6 @@ def name_of(module: Module, node: ast.AST) -> str:
     For `config.grad_clip`, `float(config["grad_clip"])` and `config.get("grad_clip", 1.0)`, return "grad_clip".
     """
     match followed(module, node) if isinstance(node, ast.expr) else node:
-        case ast.Attribute(value=ast.Name() as flag, attr="value") if (text := _flag(module, flag)) is not None:
-            return text
         case ast.Call(func=ast.Name(id="float"), args=[inner]):
             return name_of(module, inner)
         case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
@@ -69,13 +63,6 @@ def name_of(module: Module, node: ast.AST) -> str:
             is_passed = all(isinstance(each.node, ast.arg) or each.alias is not None for each in bound)
             return name if is_passed and len(bound) < 2 else ""  # otherwise, the code sets or changes it
     return ""
-
-
-def _flag(module: Module, variable: ast.Name) -> str | None:
-    """Return "clip" for the variable in `CLIP = flags.DEFINE_float("clip", 1.0, "")` of absl."""
-    value = _only_value(module, variable)
-    is_flag = isinstance(value, ast.Call) and last_name(value.func) in FLAGS and value.args
-    return text_of(value.args[0]) if is_flag and isinstance(value, ast.Call) else None
 
 
 def _only_value(module: Module, node: ast.expr) -> ast.expr | None:

@@ -17,7 +17,7 @@ from .frameworks import FRAMEWORKS
 from .local_imports import file_of
 from .module import MAX_ALIASES, Binding, Module, imported_name
 from .scopes import Assignment
-from .tree import DEFINITIONS, Argument, Target, arguments_of, is_name, last_name, text_of
+from .tree import DEFINITIONS, Argument, Target, arguments_of, is_name, last_name, method_of, text_of
 
 WRAPPERS = {*FRAMEWORKS, "contextlib", "functools"}
 """Packages whose decorators, such as `torch.no_grad()`, call a function only where its name is called."""
@@ -102,6 +102,9 @@ class Project:
                 yield module
         added = [each for each in self._modules.values() if isinstance(each, Module) and each.path is None]
         yield from (each for each in added if each is not first)
+
+    def mentioning_option(self, name: str, first: Module) -> Iterator[Module]:
+        yield from dict.fromkeys([*self.mentioning(name, first), *self.mentioning(name.replace("_", "-"), first)])
 
     def _stores_of(self, name: str, first: Module) -> Sequence[tuple[Module, ast.Attribute]]:
         """Return the attributes of this name that code sets."""
@@ -207,8 +210,14 @@ class Project:
     # -- calls
 
     def calls_of(self, definition: Definition) -> list[Call]:
-        """Return the calls of a function or class in the project."""
+        """Return the calls of a function or class in the project. A method is found by its name alone."""
+        owner = definition.module.parents.get(definition.node)
+        is_method = isinstance(owner, ast.ClassDef)
+        if is_method and definition.name == "__init__":
+            definition, is_method = Definition(definition.module, owner, owner.name), False  # type: ignore[arg-type, union-attr]
         calls = self._calls_named(definition.name, definition.module)
+        if is_method:
+            return [call for call in calls if method_of(call.node)]
         return [call for call in calls if self._is(call.module, call.node.func, definition)]
 
     def _is(self, module: Module, node: ast.AST, definition: Definition) -> bool:
@@ -223,6 +232,23 @@ class Project:
         """Return the last part of the name of the called function, also if it is imported by another name."""
         name = last_name(call.node.func)
         return {name, call.module.full_name(call.node.func).rpartition(".")[2]}
+
+    def calls_of_subclasses(self, owner: Definition) -> tuple[list[Call], str]:
+        """Return (calls of the subclasses of a class, the name of a subclass with an own __init__, or '')."""
+        calls: list[Call] = []
+        for module in self.mentioning(owner.name, owner.module):
+            for node in module.nodes:
+                bases = node.bases if isinstance(node, ast.ClassDef) and node is not owner.node else []
+                if not any(last_name(base) == owner.name and self._is(module, base, owner) for base in bases):
+                    continue
+                derived = Definition(module, node, node.name)  # type: ignore[attr-defined]
+                if any(isinstance(line, DEFINITIONS) and line.name == "__init__" for line in node.body):  # type: ignore[attr-defined]
+                    return calls, derived.name
+                inner, other = self.calls_of_subclasses(derived)
+                if other:
+                    return calls, other
+                calls += [*self.calls_of(derived), *inner]
+        return calls, ""
 
     def passed_on(self, definition: Definition) -> str:
         """Return a place that passes a function on, so that other code may call it, or ''."""

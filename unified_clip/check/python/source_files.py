@@ -228,7 +228,7 @@ def _with_settings(
 
 
 def _with_value(project: Project, use: ClipUse, code: str) -> list[ClipUse]:
-    """Take the threshold of a clip from the code that fixes it, such as a constant or what the only caller passes.
+    """Take the threshold of a clip from the code that fixes it, such as the default of a command line option.
 
     If the calls of a function pass different thresholds, or one of them is unknown, return a clip for each of them.
     """
@@ -258,7 +258,9 @@ def _with_known_value(use: ClipUse, value: Value, module: Module, node: ast.AST,
     """Return a clip with the value of its threshold: of `node`, which a call can pass. A default of 0 is ignored,
     because the value 0 often switches the clip off."""
     rule = cast("ClipConfig", use.rule)
-    default = next((f"the default of {each.name}" for each in value.origins if each.kind == "parameter"), "")
+    defaults = [origin for origin in value.origins if origin.kind in ("option", "field", "parameter")]
+    if options := [origin.name for origin in defaults if origin.kind != "parameter"]:
+        use = replace(use, option=options[0].rpartition(".")[2].lstrip("-").replace("-", "_"))
     origins = [(each.module.path, each.line) for each in value.origins if each.module.path]
     place = ""
     if is_passed:
@@ -270,14 +272,14 @@ def _with_known_value(use: ClipUse, value: Value, module: Module, node: ast.AST,
     if value.why_unknown:
         return replace(use, why_unknown=f"{use.why_unknown} {value.why_unknown}{f' See {place}.' if place else ''}")
     number = value.value if is_number(value.value) and abs(value.value) <= sys.float_info.max else None
-    if number is None or (number <= 0 and default and not use.is_off_at(number)):
-        what = f"T{default[1:]}" if default else f"The value of {place}" if place else "The value"
+    if number is None or (number <= 0 and defaults and not use.is_off_at(number)):
+        what = f"The default of {defaults[0].name}" if defaults else f"The value of {place}" if place else "The value"
         return replace(use, why_unknown=f"{use.why_unknown} {what} is {format_value(value.value)}.")
     try:
         config = ClipConfig(rule="none") if use.is_off_at(number) else with_threshold(rule, float(number))
     except ConfigError as error:
         return replace(use, why_unknown=str(error))
-    by = default or place
+    by = f"the default of {defaults[0].name}" if defaults else place
     clip, written_at = f"{use.clip} by {by}" if by else use.clip, _place(*origins[-1]) if origins else ""
     return replace(use, config=config, why_unknown="", clip=clip, origins=tuple(origins), written_at=written_at)
 

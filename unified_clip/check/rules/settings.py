@@ -91,10 +91,11 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
     of_trainer: The options that the trainer of a script reads. The check compares them with its other options.
     kind: "of clips" leaves out the settings that no clip reads. "declared" also leaves out those that a clip reads.
     """
-    clips = readers.clips
+    project, clips = readers.project, readers.clips
     near = [other for other in readers.sources if patterns.is_near(other, path, readers.entries.root)]
     others: list[Setting] = []
     of_clips: list[Setting] = []
+    options = {plain(use.option) for use in clips if use.code}
     names = {plain(name) for use in clips for name in (use.attribute, use.option)}
     keys = readers.entries.of_file("key", path)
 
@@ -105,7 +106,7 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
         return may_set_clip and kind != "declared"
 
     try:
-        found = settings.of_file(readers.project, path, is_wanted)
+        found = settings.of_file(project, path, is_wanted)
     except ConfigError as error:
         yield of_unread_file(path, "file with a declared key", str(error), is_declared=True)
         return
@@ -120,17 +121,15 @@ def named(readers: Readers, path: Path, of_trainer: Set[str], kind: Kind) -> Ite
         if kind == "declared" or is_of_trainer:
             continue
         replaces = any(_reads(use, path, setting) for use in clips if use.read_in in near)
-        found_in = _clips_of(readers, path, setting, near, replaces=replaces)
+        found_in = _clips_of(project, setting, clips, near, readers.sources, replaces=replaces)
         use, rule = None, found_in != []
         if reader := _trainer_reader(setting) or _rule_reader(setting, found_in):
             is_replaceable = setting.command or replaces or setting.is_parameter
             option = setting.name if is_replaceable else ""  # another value can be the one that counts
-            use = _read(
-                path, setting, reader, is_setting=True, option=option,
-                is_part_of_code=setting.is_part_of_code, by_default=setting.is_option or setting.is_field,
-            )  # fmt: skip
+            is_part = setting.is_part_of_code
+            use = _read(path, setting, reader, is_setting=True, option=option, is_part_of_code=is_part)
         elif setting.command:
-            use = _of_command(path, setting, names)
+            use = _of_command(path, setting, options)
         if use is not None:
             yield use
         elif has_number(setting.value) and not (setting.is_option or setting.is_parameter or setting.command):
@@ -212,7 +211,13 @@ def _rule_reader(setting: Setting, clips: Sequence[ClipUse]) -> Read | None:
 
 
 def _clips_of(
-    readers: Readers, path: Path, setting: Setting, near: Sequence[Path], *, replaces: bool
+    project: Project,
+    setting: Setting,
+    clips: Sequence[ClipUse],
+    near: Sequence[Path],
+    sources: Sequence[Path],
+    *,
+    replaces: bool,
 ) -> Sequence[ClipUse]:
     """Return the clips that read a setting, or nothing if they are unknown or their rules differ.
 
@@ -220,19 +225,19 @@ def _clips_of(
     """
     is_code = setting.node is not None and not setting.is_assigned
     is_named = not is_code and MAY_BE_CLIP.search(setting.name) is not None
-    is_named |= setting.is_of_class and "clip" in setting.name.lower()
     is_like_clip = _is_like_clip(setting)
-    if not (is_like_clip or is_named or setting.is_option or setting.is_field or replaces or setting.command):
+    if not (is_like_clip or is_named or setting.is_option or replaces or setting.command):
         return []
-    found = [use for use in _reading(readers, path, setting, near) if is_like_clip or use.read_in in near]
+    readers = _readers(project, setting, clips, near, sources)
+    found = [use for use in readers if is_like_clip or use.read_in in near]
     rules = [use.rule or use.config for use in found]
     return found if len({with_threshold(rule, 1.0).dumps("json") for rule in rules if rule is not None}) == 1 else []
 
 
-def _of_command(path: Path, setting: Setting, names: Set[str]) -> ClipUse | None:
+def _of_command(path: Path, setting: Setting, options: Set[str]) -> ClipUse | None:
     """Return a clip of unknown effect for an option that a clip of another script reads, or that is named like one."""
     name = ".".join(setting.path)
-    if is_number(setting.value) and plain(name.replace(".", "_")) in names:
+    if is_number(setting.value) and plain(name.replace(".", "_")) in options:
         return _named(path, setting, why_unknown=OF_A_SCRIPT, is_setting=True, option=setting.name)
     if MAY_BE_CLIP.search(name) and _is_like_clip(setting):
         numbers = (NamedValue(name, setting.value),) if is_number(setting.value) else ()
@@ -259,22 +264,19 @@ def _is_like_clip(setting: Setting) -> bool:
     return any(each[-1] == name or MAX_NORM.fullmatch(name) or is_in_document for each in keys)
 
 
-def _reading(readers: Readers, path: Path, setting: Setting, near: Sequence[Path]) -> Sequence[ClipUse]:
-    """Return the clips that read a setting: those of its file or of the script of its command, those near it, or else
-    all."""
+def _readers(
+    project: Project, setting: Setting, clips: Sequence[ClipUse], near: Sequence[Path], sources: Sequence[Path]
+) -> Sequence[ClipUse]:
+    """Return the clips that read a setting: those of the script of its command, those near it, or else all."""
     name = plain(setting.name)
-    reading = [
-        use for use in readers.clips if name in (plain(use.attribute), plain(use.option) if setting.command else "")
-    ]
+    readers = [use for use in clips if name in (plain(use.attribute), plain(use.option) if setting.command else "")]
     if "--deepspeed" in setting.command:  # the settings of DeepSpeed decide what a trainer does
         return []
     if setting.command and (script := _script_of(setting)):
-        project, scripts = readers.project, [path for path in readers.sources if path.name == script]
-        modules = filter(None, map(project.readable, scripts))
+        modules = [module for path in sources if path.name == script and (module := project.readable(path))]
         reached = {each.path for module in modules for each in (module, *project.reached_from(module))}
-        return [use for use in reading if use.read_in in reached]
-    own = [use for use in reading if use.read_in == path]
-    return own or [use for use in reading if use.read_in in near] or reading
+        return [use for use in readers if use.read_in in reached]
+    return [use for use in readers if use.read_in in near] or readers
 
 
 def _reads(use: ClipUse, path: Path, setting: Setting) -> bool:
@@ -343,13 +345,10 @@ def _by_its_rule(
 
 
 def _read_by(use: ClipUse, settings: Sequence[ClipUse], root: Path) -> list[ClipUse]:
-    """Return the settings that a clip reads. Defaults of other files do not count if its own file has one."""
     names = {plain(name) for name in (use.attribute, use.option) if name}
-    read = [
+    return [
         each for each in settings if plain(each.attribute) in names and patterns.is_near(each.path, use.read_in, root)
     ]
-    has_own = any(each.by_default and each.path == use.read_in for each in read)
-    return [each for each in read if not (has_own and each.by_default) or each.path == use.read_in]
 
 
 # -- a key that a command declares

@@ -16,9 +16,14 @@ def spawned(rank, clip=1.0):
 
 
 class Trainer:
+    def __init__(self, clip=1.0, norm_type=2):
+        self.clip = clip
+        self.norm_type = norm_type
+
     def step(self, scale=2.0):
-        show(self.clip)  # unknown: self.clip is an attribute, which other code sets.
-        show(scale)  # unknown: step is a method, and calls of methods cannot be told apart.
+        show(self.clip)  # value 3.0: constant at lib.py:20, only caller at main.py:10
+        show(self.norm_type)  # value 2: constant at lib.py:21, default of parameter __init__(norm_type=)
+        show(scale)  # value 2.0: default of parameter step(scale=)
 
 
 def partly(clip=3.0, eps=2.0):
