@@ -62,11 +62,14 @@ def rows() -> torch.utils.data.Dataset[Any]:
 def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) -> list[dict[str, Any]]:
     with unified_clip.record(path, norms=True, names=model, force=True):
         train()
+    """Return the calls of unified_clip. A trainer's own calls, of which some only measure, count as steps."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    ours = [line for line in lines if "call" in line and not line.get("watched")]
+    steps = {line["step"]: None for line in ours}
     return [
-        {name: value for name, value in line.items() if name not in ("seconds", "place")}
-        for line in lines
-        if "call" in line and not line.get("watched")
+        {name: value for name, value in line.items() if name not in ("seconds", "place", "loss_scale")}
+        | {"step": [*steps].index(line["step"]) + 1}
+        for line in ours
     ]
 
 
