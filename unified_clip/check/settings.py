@@ -44,7 +44,7 @@ COMMENT = re.compile(r"(^|\s)(#|;|//).*$", re.MULTILINE)
 WORDS = {"null": None, "none": None, "~": None, "false": False, "true": True}
 
 FLAGS = ("DEFINE_float", "DEFINE_integer")
-OPTIONS = ("add_argument", "add_option", "option", *FLAGS)
+OPTIONS = ("add_argument", "add_option", "option", "set_defaults", *FLAGS)
 UPDATES = ("setattr", "update", "__setattr__")
 
 NO_DEFAULT = "an option without default"
@@ -65,7 +65,7 @@ class Setting(NamedTuple):
     """The code of a setting in Python."""
 
     changes: bool = False
-    """Whether Python code changes the value that the setting has, as in `cfg.clip *= 2`."""
+    """Whether Python code computes the value from the one that the setting has, as in `cfg.clip /= 2`."""
 
     command: str = ""
     """The command line that sets an option or a variable. Otherwise ''."""
@@ -134,7 +134,7 @@ def _in_python(module: Module) -> Iterator[Setting]:
     for node, path, code in [*_named_values(module.tree), *_options(module), *_set_by_text(module)]:
         value = _value(module, code)
         unknown = "" if value is not _UNKNOWN else NO_DEFAULT if code is node else ast.unparse(code)
-        changes = isinstance(code, ast.BinOp) and code.left is node
+        changes = isinstance(code, ast.BinOp) and ast.unparse(node) in map(ast.unparse, ast.walk(code))
         yield Setting(path, *module.position(node), None if unknown else value, unknown, node, changes)
 
 
@@ -229,13 +229,16 @@ def _options(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.ex
     An option without default has the call itself as its value.
     """
     for call in module.calls:
-        names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        passed = {each.arg: each.value for each in call.keywords}
-        second = call.args[1] if last_name(call.func) in FLAGS and len(call.args) > 1 else None
-        default = passed.get("default", second)
-        if last_name(call.func) in OPTIONS:
-            for name in names:
-                yield call, (name.lstrip("-").replace("-", "_"),), call if default is None else default
+        function, passed = last_name(call.func), {each.arg: each.value for each in call.keywords if each.arg}
+        if function == "set_defaults":
+            yield from ((call, (name,), value) for name, value in passed.items())
+        elif function in OPTIONS:
+            arguments, default = call.args, passed.get("default", call)
+            if function in FLAGS:
+                arguments, default = call.args[:1], passed.get("default", call.args[1] if len(call.args) > 1 else call)
+            for each in arguments:
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    yield call, (each.value.lstrip("-").replace("-", "_"),), default
 
 
 def _set_by_text(module: Module) -> Iterator[tuple[ast.expr, tuple[str, ...], ast.expr]]:
@@ -260,6 +263,9 @@ def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.arg, tuple[str
     while waiting:
         node, path = waiting.pop()
         match node:
+            case ast.Assign(targets=[ast.Tuple(elts=left)], value=ast.Tuple(elts=right)) if len(left) == len(right):
+                waiting += [(ast.Assign([target], value), path) for target, value in zip(left, right, strict=True)]
+                continue
             case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
                 names = tuple(re.findall(r"\w+", ast.unparse(target)))
                 path = names if len(names) > 1 else (*path, *names)
