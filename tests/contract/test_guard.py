@@ -16,7 +16,7 @@ import pytest
 from support import observed_training
 from support.kits import Kit, in_a_new_process
 from support.processes.warm import SAFE_PATH
-from support.tiers import where
+from support.tiers import quick_on, where
 
 import unified_clip
 from unified_clip.recorder import guard
@@ -80,6 +80,7 @@ def used_hooks(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> s
     return names
 
 
+@quick_on("torch", "paddle")
 @pytest.mark.parametrize("at_end", [False, True])
 def test_a_hook_that_fails_changes_no_result_and_warns_once(
     kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_end: bool
@@ -101,6 +102,7 @@ def test_a_hook_that_fails_changes_no_result_and_warns_once(
         assert fault.count or at_end, name
 
 
+@quick_on("paddle", "numpy")
 def test_the_training_runs_every_hook(kit: Kit, tmp_path: Path) -> None:
     """In a new process, because other tests import other frameworks. One piece of code wraps all functions of
     frameworks, so the training may leave out some of these functions, whose names contain a dot."""
@@ -121,6 +123,7 @@ print(*(name for name in unused if not name.startswith({UNUSED!r})), sep=",")
     assert in_a_new_process(script).splitlines()[-1] == ""
 
 
+@quick_on("paddle")
 @pytest.mark.parametrize("broken", ["none", "import", "compilers", "end of a recording"])
 def test_a_recorded_command_keeps_its_output_and_its_exit_status(kit: Kit, tmp_path: Path, broken: str) -> None:
     name = f"import of {kit.name}" if broken == "import" else broken

@@ -13,6 +13,7 @@ import typing
 import numpy as np
 import pytest
 from support.kits import Kit, in_a_new_process
+from support.tiers import quick_on
 
 import unified_clip
 
@@ -102,6 +103,7 @@ def printed_by_a_new_process(namespace: str) -> list[str]:
     return in_a_new_process(code).splitlines()
 
 
+@quick_on("numpy", "torch", "paddle")
 def test_a_namespace_loads_its_own_framework_only(kit: Kit) -> None:
     assert set(printed_by_a_new_process(kit.name)[-2].split()) <= {kit.name}
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pytest
 from support.kits import Kit
-from support.tiers import where
+from support.tiers import quick_on, where
 
 from unified_clip import ClipConfig, record
 from unified_clip.check import run_check
@@ -55,6 +55,7 @@ def cases(framework: str) -> Iterator[Case]:
         yield Case(title, ClipConfig.model_validate(config), script)
 
 
+@quick_on("torch", "tensorflow", "paddle")
 @where(lambda kit: kit.name in FILES)
 @pytest.mark.filterwarnings("ignore:.*No clip calls were recorded:unified_clip.ClipWarning")
 def test_each_finding_is_at_its_line(kit: Kit, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from support.processes.worlds import World
 from support.rank_calls import ARRAYS, DIFFERENCES, REJECTIONS
 from support.rank_tables import check_differs, ranks_by_value, rows_of
 from support.ranks import FULL, LAYOUTS, Gradient, Outcome, Situation, adapter_of, complete, is_sum
-from support.tiers import where
+from support.tiers import quick_on, where
 
 Worlds = Callable[[int], World]
 
@@ -56,6 +56,7 @@ KEYWORDS = {
 }  # fmt: skip
 
 
+@quick_on("torch")
 @where(lambda kit, keywords: kit.name in ranks.FRAMEWORKS and adapter_of(kit.name).DECLARED & set(KEYWORDS[keywords]))
 @pytest.mark.parametrize("keywords", KEYWORDS)
 @given(data=st.data())

@@ -10,6 +10,7 @@ from support.jax_layouts import LAYOUTS, arrays
 from support.kits import Kit
 from support.processes import jax_sharded
 from support.processes.worlds import World
+from support.tiers import quick
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def world(kit: Kit, rank_worlds: Callable[[int], World]) -> World:
 NUMPY = Kit()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", quick(LAYOUTS, "mixed"))
 def test_each_process_clips_as_on_one_device(world: World, layout: str) -> None:
     gradients = arrays()
     for found in world.run(jax_sharded.clip_by_each_function, layout):

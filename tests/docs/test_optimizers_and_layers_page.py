@@ -254,12 +254,14 @@ def runs(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_the_functions_for_schedules_have_the_rates_of_keras(runs: Path) -> None:
     of_keras, of_page = np.moveaxis(np.load(runs / "rates.npy"), -1, 0)
     assert of_keras.shape == (5, 12)
     np.testing.assert_allclose(of_page, of_keras, rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_functions_for_schedules_have_the_rates_of_paddle(tmp_path: Path) -> None:
     if find_spec("paddle") is None:
         pytest.skip("Paddle is not installed")
@@ -269,6 +271,7 @@ def test_the_functions_for_schedules_have_the_rates_of_paddle(tmp_path: Path) ->
     np.testing.assert_allclose(of_page, of_paddle, rtol=1e-12)
 
 
+@pytest.mark.nightly
 def test_the_class_without_bias_correction_has_the_updates_of_bert(runs: Path) -> None:
     right, wrong = (compared(runs, "bert_old", name) for name in ("bert_adam", "bert_wrong"))
     assert (texts(right), right.recipes.steps) == ("", 16)
@@ -284,6 +287,7 @@ def test_the_updates_of_bert_are_larger_by_these_factors() -> None:
     assert len(stated) == 4
 
 
+@pytest.mark.nightly
 def test_the_class_rmsprop_has_the_updates_of_a_session(runs: Path) -> None:
     right, wrong = (compared(runs, "rmsprop_old", name) for name in ("rmsprop_port", "rmsprop_wrong"))
     assert (texts(right), right.recipes.steps) == ("", 16)
@@ -291,6 +295,7 @@ def test_the_class_rmsprop_has_the_updates_of_a_session(runs: Path) -> None:
     assert "initial squares is 1 in rmsprop_old.jsonl" in texts(wrong)
 
 
+@pytest.mark.nightly
 def test_adagrad_with_the_arguments_on_the_page_has_the_updates_of_a_session(runs: Path) -> None:
     old, new = (np.load(runs / f"adagrad_{name}.npy") for name in ("old", "new"))
     np.testing.assert_allclose(new, old, rtol=1e-7)

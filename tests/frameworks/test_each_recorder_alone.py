@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.kits import Kit
 from support.recorder_alone import Lines, differences, lines, record_alone, record_by_command
-from support.tiers import where
+from support.tiers import quick_on, where
 
 from unified_clip.compare import recordings
 
@@ -164,6 +164,7 @@ def in_order(lines: Lines) -> Lines:
     return [line for run in runs for line in sorted(run, key=lambda line: list(line["parameters"]))]
 
 
+@quick_on("paddle")
 def test_it_records_the_same_as_the_command(kit: Kit, tmp_path: Path) -> None:
     parts, clips, steps = SCRIPTS[kit.name]
     script = written(tmp_path, *parts)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.kits import Kit, in_a_new_process
+from support.tiers import nightly
 
 import unified_clip.tensorflow as uc
 
@@ -170,7 +171,7 @@ def clipped_in_a_long_list(x: tf.Tensor) -> tf.Tensor:
 
 every_function = pytest.mark.parametrize(
     "function",
-    [clipped_alone, clipped_in_a_long_list, lambda x: uc.clip_by_norm(x, 1.0)],
+    [*nightly(clipped_alone), clipped_in_a_long_list, *nightly(lambda x: uc.clip_by_norm(x, 1.0))],
     ids=["alone", "many", "by_norm"],
 )
 

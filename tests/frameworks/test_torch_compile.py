@@ -209,6 +209,7 @@ def test_only_programs_that_compile_import_the_compiler() -> None:
     assert in_a_new_process(IMPORT_LATE) == f"5.0 False\n{torch.tensor([0.6, 0.8]).tolist()} 5.0 True\n"
 
 
+@pytest.mark.nightly
 def test_functions_for_all_frameworks_need_no_eager_call_before() -> None:
     """The lookup of the framework is no part of a graph."""
     code = """

@@ -10,7 +10,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from importlib.metadata import distribution
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -98,6 +97,11 @@ def quick(values: Iterable[Any], *change: Any) -> list[Any]:
     return [value if value in change else nightly(value)[0] for value in values]
 
 
+def quick_on(*frameworks: str) -> pytest.MarkDecorator:
+    """In the change tier, run a test that starts processes only on these frameworks, and only on the host path."""
+    return pytest.mark.quick_on.with_args(*frameworks)
+
+
 def sampled(values: Iterable[Any], every: int) -> list[Any]:
     """Return all of `values` as parameters. A tuple has one value for each name. The change tier runs only every n-th
     value, beginning with the first."""
@@ -106,26 +110,18 @@ def sampled(values: Iterable[Any], every: int) -> list[Any]:
     return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]
 
 
-FEW = 12
-"""A test that is in one suite only keeps all of its variants if it has at most this number."""
-
-
-def is_shared(path: Path) -> bool:
-    """Return whether the suites of several frameworks run the tests of this file."""
-    return path.parent.name == "contract" or path.name.startswith("test_each_")
-
-
 def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
-    """Mark variants of each test as nightly: the test keeps a third of them, or all if they are few.
+    """Mark variants of each test as nightly: the test keeps a third of them, or all if there are at most three.
 
     Each suite of a framework keeps other variants, so together they run most variants of a test that they share.
     """
     variants: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
+        if any(suite not in mark.args for mark in item.iter_markers("quick_on")):
+            item.add_marker(pytest.mark.nightly)
         if item.get_closest_marker("nightly") is None:
             variants[item.nodeid.partition("[")[0]].append(item)
     for of_one_test in variants.values():
         of_one_test.sort(key=lambda item: crc32(f"{suite} {item.nodeid}".encode()))
-        few = 3 if is_shared(of_one_test[0].path) else FEW
-        for item in of_one_test[len(of_one_test) // 3 :] if len(of_one_test) > few else []:
+        for item in of_one_test[len(of_one_test) // 3 :] if len(of_one_test) > 3 else []:
             item.add_marker(pytest.mark.nightly)

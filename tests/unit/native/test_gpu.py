@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import emulated_gpu, reference
+from support.tiers import quick
 
 from unified_clip import _native
 from unified_clip._compute import cuda, kernels
@@ -214,7 +215,7 @@ def any_driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return started(monkeypatch)
 
 
-@pytest.mark.parametrize("length", [1, 240, 241, 2032, 2100])
+@pytest.mark.parametrize("length", quick([1, 240, 241, 2032, 2100], 241, 2100))
 def test_long_lists_take_several_launches(any_driver: Any, length: int) -> None:
     values = arrays(["float32"], lengths=[1 + index % 5 for index in range(length)])
     most = 240 if any_driver.driver_version < 12010 else 2032
