@@ -158,7 +158,7 @@ def _properties(call: Observation) -> Iterator[tuple[str, Sequence[int]]]:
         words = "1 axis" if count == 1 else f"{count} axes"
         for text, allowed in (("", [count]), ("at most ", range(count + 1)), ("more than ", range(count + 1, 99))):
             if left := [number for number in axes if axes[number] in allowed]:
-                yield f"all gradients with {text}{words}", left
+                yield f"all gradients with {text}{words}" if count or text else "all 0-d gradients", left
     dtypes = dict.fromkeys(gradient.dtype for gradient in call.counted.values())
     for dtype in dtypes if len(dtypes) > 1 else ():
         yield f"all gradients of {dtype}", [number for number in axes if call.counted[number].dtype == dtype]

@@ -14,7 +14,7 @@ from unified_clip import cli
 from unified_clip.parity import cli as parity_cli
 from unified_clip.parity.known import entries, match
 from unified_clip.parity.known.accept import accept_differences
-from unified_clip.parity.report import build
+from unified_clip.parity.report import build, view
 from unified_clip.parity.results import FrameworkResult, NativeResult, ParityReport
 
 Differences = dict[str, float | NativeResult]
@@ -73,6 +73,14 @@ def test_accepting_again_keeps_texts_and_comments_and_removes_what_is_gone(path:
     assert accept(path, {"one": 0.5, "other": 0.9}) == (0, 1, 1, 1)
     assert path.read_text("utf-8").startswith("# by hand\n")
     assert listed(path) == [(["one"], 0.5, "my # sums"), (["other"], 0.9, "ours # sums")]
+
+
+def test_a_run_that_writes_the_list_prints_no_problem_of_the_old_one(path: Path) -> None:
+    accept(path, {"one": 0.5, "two": 0.25})
+    run = run_with({"new": 0.1}, entries.read(path))
+    assert ["known.toml" in line for line in view.problem_lines(run)] == [False, True]
+    (line,) = view.problem_lines(run, accepting=True)
+    assert "new" in line
 
 
 def test_a_pattern_is_kept_and_its_size_follows_the_difference(path: Path) -> None:

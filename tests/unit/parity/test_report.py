@@ -48,7 +48,7 @@ def test_differences_with_one_kind_of_cause_are_one_problem_with_the_largest_siz
     cases = [one_case(f"{number}", torch=FrameworkResult(native=each)) for number, each in enumerate(natives)]
     problems = build.build_report(["torch"], cases).problems
     assert [(each.detail, each.cases) for each in problems] == [
-        ("as if eps were 0.001 instead of 0 (numbers differ by up to 50 %)", ["0", "1"]),
+        ("as if eps were 0.001 instead of 0 (numbers differ by up to 50 %)", ["1", "0"]),
         ("as if the threshold were 2 instead of 1 in the first case (numbers differ by 3 %)", ["2", "3"]),
     ]
 
@@ -73,22 +73,26 @@ def test_an_accepted_difference_is_counted_once() -> None:
     assert verdict.endswith("2 differences of the frameworks' functions are known.")
 
 
+EPS = "as if eps were 1 instead of 0"
+
+
 def test_the_finding_comes_first_and_each_advice_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     natives = [
         different(cause, kind, 0.02, function="clip.py:f").model_copy(update={"reproduce": f"unified-clip {kind}"})
-        for cause, kind in (("as if eps were 1 instead of 0", "eps"), ("every element is NaN", "NaN"))
+        for cause, kind in ((EPS, "eps"), ("every element is NaN", "NaN"), (EPS, "with other numbers"))
     ]
     cases = [one_case(f"{number}", torch=FrameworkResult(native=each)) for number, each in enumerate(natives * 2)]
     run = build.build_report(["torch"], cases)
     assert run.verdict == (
-        "FAIL: 4 of 4 results of your functions are wrong (torch, clip.py:f: as if eps were 1 instead of 0; 1 more "
+        "FAIL: 6 of 6 results of your functions are wrong (torch, clip.py:f: as if eps were 1 instead of 0; 2 more "
         "below)."
     )
     terminal.show(run, tmp_path)
     printed = capsys.readouterr().out
     assert printed.startswith(f"{run.verdict}\n- torch, clip.py:f\n  - as if eps were 1 instead of 0 (")
+    assert printed.count("\n  - ") == 3
     text = write.as_markdown(run)
     assert text.startswith(f"# Parity report\n\n{run.verdict}\n\n## Problems\n")
     steps = build.next_steps(run)
@@ -102,7 +106,7 @@ def test_the_finding_comes_first_and_each_advice_once(
     assert "--accept" not in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["elsewhere/unified-clip"])
     terminal.show(run, tmp_path)
-    assert "of the first case, run `elsewhere/unified-clip eps`" in capsys.readouterr().out
+    assert "the first case alone, run `elsewhere/unified-clip eps`" in capsys.readouterr().out
 
 
 # -- JSON

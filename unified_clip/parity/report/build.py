@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -123,21 +123,23 @@ Key = tuple[object, ...]
 
 
 def _joined(failures: Iterable[tuple[Key, Problem, NativeResult | None]]) -> list[Problem]:
-    """Join failures with the same cause. A difference gets the largest size of its cases."""
-    joined: dict[Key, tuple[Problem, list[NativeResult]]] = {}
+    """Join failures with the same cause. The case with the largest difference comes first."""
+    joined: dict[Key, list[tuple[Problem, NativeResult | None]]] = defaultdict(list)
     for key, failure, native in failures:
-        problem, natives = joined.setdefault((failure.what, *key), (failure, []))
-        if problem is not failure:
-            problem.cases.extend(failure.cases)
-        natives += [native] if native else []
-    for problem, natives in joined.values():
+        joined[(failure.what, *key)].append((failure, native))
+    problems = []
+    for parts in joined.values():
+        parts.sort(key=lambda part: part[1].finite_size if part[1] else 0.0, reverse=True)
+        (problem, largest), natives = parts[0], [native for _, native in parts if native]
+        problem.cases = [name for each, _ in parts for name in each.cases]
         sizes, causes = ({getattr(each, name) for each in natives} for name in ("finite_size", "cause"))
-        if len(sizes) > 1:
-            words = match.in_words(natives[0], max(sizes), is_largest=True)
+        if largest and len(sizes) > 1:
+            words = match.in_words(largest, largest.finite_size, is_largest=True)
             problem.detail = f"{words}{''.join(problem.detail.partition(match.LISTED)[1:])}"
-        if len(causes) > 1:
-            problem.detail = problem.detail.replace(natives[0].cause, f"{natives[0].cause} in the first case", 1)
-    return [problem for problem, _ in joined.values()]
+        if largest and len(causes) > 1:
+            problem.detail = problem.detail.replace(largest.cause, f"{largest.cause} in the first case", 1)
+        problems.append(problem)
+    return problems
 
 
 NO_RESULTS = "unified_clip itself did not run"
@@ -189,7 +191,7 @@ def next_steps(report: ParityReport) -> list[str]:
         steps.append(f"If the differences have gone for a reason that you know, {accept}")
     results = (report.result_of(problem) for problem in report.problems)
     commands = [result.reproduce for result in results if result and result.reproduce]
-    looks = [f"To see the numbers of the first case, run `{command}`" for command in commands[:1]]
+    looks = [f"To see the first case alone, run `{command}`" for command in commands[:1]]
     return [*steps, *looks] if own else [*looks, *steps]
 
 
@@ -253,10 +255,10 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _first(places: Sequence[str]) -> str:
+def _first(places: Iterable[str]) -> str:
     """Return the first of several places, with the number of other ones."""
-    others = len({*places}) - 1
-    return f"{places[0]}; {others} more below" if others else places[0]
+    first, *others = places
+    return f"{first}; {len(others)} more below" if others else first
 
 
 def _failures(report: ParityReport) -> Iterator[str]:
@@ -266,11 +268,11 @@ def _failures(report: ParityReport) -> Iterator[str]:
     others_lost = [name for name, each in lost if not _is_own(each)]
     if wrong := [name for name, each in results if each.verdict == "different"]:
         of_all = f"{len(wrong)} of {counted(len(results), 'result')} of unified_clip"
-        yield f"{of_all} {_are(len(wrong))} wrong ({_first(wrong)})"
+        yield f"{of_all} {_are(len(wrong))} wrong ({_first(dict.fromkeys(wrong))})"
     if differing := sum(bool(case.differing_stages) for case in report.cases):
         yield f"{counted(differing, 'case')} in which {DIFFERING}"
     if own_lost:
-        yield f"{counted(len(own_lost), 'result')} of {view.YOUR_FUNCTIONS} missing ({_first(own_lost)})"
+        yield f"{counted(len(own_lost), 'result')} of {view.YOUR_FUNCTIONS} missing ({_first(dict.fromkeys(own_lost))})"
     if raising := _raising_as_listed(report):
         yield f"no result of {', '.join(raising)} was compared"
     for whose, is_users in ((view.YOUR_FUNCTIONS, True), (view.THEIRS, False)):

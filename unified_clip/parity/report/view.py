@@ -73,9 +73,13 @@ def compared(report: ParityReport) -> str:
 # -- problems
 
 
-def problem_lines(report: ParityReport) -> Iterator[str]:
-    """Yield a line for each problem. The problems of one function are below a line with its name."""
-    for what, group in groupby(report.problems, lambda problem: problem.what):
+def problem_lines(report: ParityReport, *, accepting: bool = False) -> Iterator[str]:
+    """Yield a line for each problem. The problems of one function are below a line with its name.
+
+    accepting: Leave out the problems of the list of known differences, which the run then writes anew.
+    """
+    shown = (problem for problem in report.problems if not (accepting and problem.file))
+    for what, group in groupby(shown, lambda problem: problem.what):
         problems = list(group)
         if len(problems) > 1:
             yield f"- {what}"
