@@ -16,10 +16,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-NEVER_RUN = (
-    "**On a GPU, nothing else has run: no TensorFlow, Paddle or MLX. unified_clip has never run "
-    "on other GPUs, on several GPUs, or with its CUDA kernels.**"
-)
+NEVER_RUN = "**Never run: TensorFlow, Paddle and MLX on a GPU, several GPUs, and the CUDA kernels.**"
 
 
 @pytest.mark.parametrize("fact", [NEVER_RUN, "not on PyPI", "loss curve", "docs/install.md"])

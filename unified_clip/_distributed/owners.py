@@ -10,9 +10,9 @@ from .._core.types import Leaf
 from .groups import ProcessGroup, Ranks
 
 REMEDY = (
-    "Pass ownership='replicated' if every rank has a copy of all parameters, or 'distinct' if ranks have different "
-    "parameters or shards. Or pass a function that gets a parameter and returns whether this rank owns the parameter "
-    "(see unified_clip.ownership)"
+    "Pass ownership='replicated' if all ranks have the same parameters, plain or as DTensors (as with tensor "
+    "parallelism), or 'distinct' if no rank has a copy of another rank's. Or pass a function that gets a parameter and "
+    "returns whether this rank owns the parameter (see unified_clip.ownership)"
 )
 
 
