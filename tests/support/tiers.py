@@ -110,6 +110,10 @@ def sampled(values: Iterable[Any], every: int) -> list[Any]:
     return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]
 
 
+FACTS = ("check", "config", "port")
+"""Folders of unit tests whose variants are facts about other products, each of which takes milliseconds: all run."""
+
+
 def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
     """Mark variants of each test as nightly: the test keeps a third of them, or all if there are at most three.
 
@@ -119,7 +123,7 @@ def leave_variants_to_nightly(items: Iterable[pytest.Item], suite: str) -> None:
     for item in items:
         if any(suite not in mark.args for mark in item.iter_markers("quick_on")):
             item.add_marker(pytest.mark.nightly)
-        if item.get_closest_marker("nightly") is None:
+        if item.get_closest_marker("nightly") is None and item.path.parent.name not in FACTS:
             variants[item.nodeid.partition("[")[0]].append(item)
     for of_one_test in variants.values():
         of_one_test.sort(key=lambda item: crc32(f"{suite} {item.nodeid}".encode()))
