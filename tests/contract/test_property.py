@@ -239,3 +239,10 @@ def test_integers_are_clipped_by_whole_bounds(kit: Kit, data: st.DataObject) -> 
     got = kit.namespace.clip_by_value(kit.tensor(np.array(values, dtype), dtype), low, high)
     assert kit.dtype(got) == dtype
     assert kit.array(got).tolist() == [min(max(value, low), high) for value in values]
+
+
+def test_the_ends_of_an_integer_dtype_are_bounds(kit: Kit) -> None:
+    for dtype in kit.integers:
+        for end in (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)):
+            clipped = kit.namespace.clip_by_value(kit.tensor(np.array([1, 2], dtype), dtype), end, end)
+            assert kit.array(clipped).tolist() == [end, end]

@@ -75,12 +75,6 @@ def test_a_comment_is_no_setting(check: Check, comment: str) -> None:
     assert check({"a.gin": comment + FILES["a.gin"].format(1.0)}, CONFIG).findings == []
 
 
-@pytest.mark.nightly
-def test_a_declared_key_hides_no_command_in_a_list(check: Check) -> None:
-    files = {"x.yaml": FILES["a.yaml"].format(1.0), "a.yaml": "args: [--optim.grad-clip, '20.0']\n"}
-    assert only_finding(check(files, CONFIG)).path == "a.yaml"
-
-
 @pytest.mark.parametrize("name", ["attribute.py", "a.yaml", "a.json"])
 def test_a_number_that_no_float_can_hold_is_unknown(check: Check, name: str) -> None:
     assert results(check, name, 10**399) == ["unknown"]

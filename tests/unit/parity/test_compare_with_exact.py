@@ -161,3 +161,5 @@ def test_norms_of_other_types_may_be_the_next_number_even_on_the_host_path() -> 
     assert verdict_of(clip_case, CallOutcome(dense(6.0)), path=HOST) == "equal"
     assert verdict_of(clip_case, CallOutcome(dense(6.0 + 2.0**-21)), path=HOST) == "close"
     assert verdict_of(clip_case, CallOutcome(dense(6.0 + 2.0**-20)), path=HOST) == "different"
+    largest = case([dense([3.0, 4.0])], "get_total_norm", norm_type=math.inf)
+    assert verdict_of(largest, CallOutcome(dense(4.0 + 2.0**-21)), path=HOST) == "different"

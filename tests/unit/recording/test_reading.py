@@ -36,6 +36,12 @@ def test_only_the_logged_numbers_of_the_first_process_are_those_of_the_run(tmp_p
     assert [each.logged for each in runs.read(path).logged] == [{"loss": 0.0}]
 
 
+def test_the_steps_of_other_processes_are_not_those_of_the_run(tmp_path: Path) -> None:
+    steps = [step_line(1, process=process) for process in (1, 0)]
+    path = write_recording(tmp_path / "run.jsonl", [clip_line(1), *steps], processes=[{"rank": 0}, {"rank": 1}])
+    assert [each.process for each in runs.read(path).optimizer_steps] == [0]
+
+
 def test_infinite_bounds_are_strings_in_json(compare_runs: Any) -> None:
     bounds = [{"rule": "value", "threshold": ["-inf", high], "norm_type": None} for high in (1.0, 2.0)]
     comparison = compare_runs(*([{"step": 1, "call": "clip", **clip}] for clip in bounds))
