@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 of_each = pytest.mark.parametrize("trainer", [Lightning, Transformers, Accelerate])
-of_each_nightly = pytest.mark.parametrize("trainer", quick([Lightning, Transformers, Accelerate], Lightning))
+quickly_of_lightning = pytest.mark.parametrize("trainer", quick([Lightning, Transformers, Accelerate], Lightning))
 with_callbacks = pytest.mark.parametrize("trainer", [Lightning, Transformers])
 
 ZCLIP = config(adaptive={"rule": "zclip", "warmup_steps": 3})
@@ -41,7 +41,7 @@ def test_every_way_to_clip_makes_the_records_of_a_plain_loop(tmp_path: Path, tra
         assert fit.records == expected, (way, scaled)
 
 
-@of_each_nightly
+@quickly_of_lightning
 def test_a_step_that_the_scaler_skips_is_not_clipped(tmp_path: Path, trainer: Any) -> None:
     for nonfinite, fused in product(("family", "raise", "skip", "zero"), (False, True)):
         fit = trainer.fit(tmp_path, config(nonfinite=nonfinite), fused=fused, scaled="by the trainer", overflow_at=1)
@@ -64,7 +64,7 @@ def in_order(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line | {"step": 0} for line in records]
 
 
-@of_each_nightly
+@quickly_of_lightning
 def test_training_resumed_from_a_checkpoint_matches_an_uninterrupted_run(tmp_path: Path, trainer: Any) -> None:
     """The checkpoint has the step of the schedule, and the state of an adaptive threshold."""
     if trainer is Transformers and not is_at_least("torch", "2.6"):

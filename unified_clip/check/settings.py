@@ -134,7 +134,9 @@ def _in_python(module: Module) -> Iterator[Setting]:
     for node, path, code in [*_named_values(module.tree), *_options(module), *_set_by_text(module)]:
         value = _value(module, code)
         unknown = "" if value is not _UNKNOWN else NO_DEFAULT if code is node else ast.unparse(code)
-        changes = isinstance(code, ast.BinOp) and ast.unparse(node) in map(ast.unparse, ast.walk(code))
+        changes = isinstance(code, ast.BinOp) and any(
+            last_name(each) == path[-1] and ast.unparse(each) == ast.unparse(node) for each in ast.walk(code)
+        )
         yield Setting(path, *module.position(node), None if unknown else value, unknown, node, changes)
 
 
@@ -291,6 +293,8 @@ def _named_values(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.arg, tuple[str
                     if each.arg in defaults:
                         yield each, (*(path[-1:] or (name,)), each.arg), defaults[each.arg]
                 path = ()
+            case ast.Call(func=function) if last_name(function) == "set_defaults":  # _options has its arguments
+                continue
             case ast.Call(func=function) if not _is_dict(node):
                 path = (last_name(function),)
         waiting += [(child, path) for child in ast.iter_child_nodes(node)]
