@@ -101,8 +101,11 @@ def test_a_suite_compares_several_functions_of_one_framework(tmp_path: Path) -> 
         for name, function in functions.items()
     ]
     write_suite(tmp_path, "", more="\n".join(tables))
-    modes = {name: list(table.modes) for name, table in suites.read(tmp_path).frameworks.items()}
+    read = suites.read(tmp_path)
+    modes = {name: list(table.modes) for name, table in read.frameworks.items()}
     assert modes == {"numpy": ["host"], "first": [NATIVE], "second": [NATIVE], "third": [NATIVE]}
+    for name in functions:  # the framework's own functions run only in its own table
+        assert [item.case.name for item in run_suite.work_items(read, name)] == [GLOBAL]
     status, data = run_command(tmp_path)
     problems = {problem["framework"]: problem for problem in data["problems"]}
     assert (status, problems.keys()) == (1, {"second", "third"})
