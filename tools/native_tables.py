@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unified_clip._kit import markdown
 from unified_clip.parity.known import entries
@@ -51,7 +52,7 @@ def main() -> int:
 
 
 def read() -> Iterator[Difference]:
-    frameworks = tomllib.loads((SUITE / "suite.toml").read_text(encoding="utf-8"))["frameworks"]
+    frameworks = _frameworks()
     for entry in entries.read(SUITE / "known.toml"):
         what, _, why = entry.reason.partition(": ")
         kind, number = entry.parts
@@ -59,36 +60,60 @@ def read() -> Iterator[Difference]:
         yield Difference(what, frameworks[entry.framework]["title"], f"`{entry.function}`", number, by, why)
 
 
+def _frameworks() -> dict[str, Any]:
+    tables: dict[str, Any] = tomllib.loads((SUITE / "suite.toml").read_text(encoding="utf-8"))["frameworks"]
+    return tables
+
+
+def _version(framework: str) -> str:
+    """Return the release that the parity suite runs, such as "torch 2.13.0": optax for JAX, whose package clips."""
+    package = {"paddle": "paddlepaddle", "jax": "optax"}.get(framework, framework)
+    pins = (ROOT / f"requirements/{framework}.txt").read_text(encoding="utf-8")
+    (version,) = re.findall(rf"^{package}(?:\[\w+\])?==(\S+)", pins, re.MULTILINE)
+    return f"{package} {version}"
+
+
 def tables(differences: Iterable[Difference]) -> str:
-    """Return a table of the differences that have sizes, and one of the others."""
+    """Return for each framework a table of the differences that have sizes, and one table of the others."""
     groups: dict[str, list[Difference]] = {}
     for each in differences:
         groups.setdefault(each.what, []).append(each)
-    sized = [row for what, group in groups.items() if any(each.number for each in group) for row in rows(what, group)]
+    sized: dict[str, list[Difference]] = {}
+    for group in groups.values():
+        for each in group if any(each.number for each in group) else ():
+            sized.setdefault(each.framework, []).append(each)
     others = [
         [what, ", ".join(dict.fromkeys(each.framework for each in group))]
         for what, group in groups.items()
         if not any(each.number for each in group)
     ]
+    header = ["what differs", "function", "by", "why"]
+    by_framework = [
+        f"### {table['title']}\n\nMeasured with {_version(name)}.\n\n{markdown.table(header, rows(found))}"
+        for name, table in _frameworks().items()
+        if (found := sized.get(table.get("title")))
+    ]
     return "\n\n".join([
-        markdown.table(["what differs", "framework", "function", "by", "why"], sized),
+        *by_framework,
         "## Input, warnings and shapes",
         markdown.table(["what differs", "frameworks"], others),
     ])  # fmt: skip
 
 
-def rows(what: str, group: Iterable[Difference]) -> list[list[str]]:
-    """Return the rows of what differs. Differences that have only other sizes share a row, and so do frameworks whose
-    functions differ by the same sizes for the same reason."""
-    sizes: dict[tuple[str, str, str], list[str]] = {}
-    for each in group:
-        sizes.setdefault((each.framework, each.function, each.why), []).append(each.by)
-    shared: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for (framework, function, why), by in sizes.items():
-        shared.setdefault((", ".join(dict.fromkeys(by)), why), []).append((framework, function))
+def rows(differences: Iterable[Difference]) -> list[list[str]]:
+    """Return the rows of a framework. Differences for the same reason share a row, which has the largest size."""
+    shared: dict[tuple[str, str], list[Difference]] = {}
+    for each in differences:
+        shared.setdefault((each.what, each.why), []).append(each)
+    whats = ["", *(what for what, _ in shared)]
     return [
-        ["" if index else what, *(", ".join(dict.fromkeys(names)) for names in zip(*owners, strict=True)), by, why]
-        for index, ((by, why), owners) in enumerate(shared.items())
+        [
+            "" if what == whats[index] else what,
+            ", ".join(dict.fromkeys(each.function for each in group)),
+            max(group, key=lambda each: each.number).by,
+            why,
+        ]
+        for index, ((what, why), group) in enumerate(shared.items())
     ]
 
 

@@ -99,7 +99,7 @@ def test_the_refusal_is_the_one_that_is_shown() -> None:
 
 
 def test_the_differences_of_families_are_those_that_are_computed() -> None:
-    sentence = " ".join(PAGE.partition("largest at the threshold: ")[2].partition("\n\n")[0].split())
+    sentence = " ".join(PAGE.partition("largest at the threshold:")[2].partition("\n- ")[0].split())
     assert sentence == "0.0001 % with a threshold of 1, 0.01 % with 0.01, and 9 % with 1e-5."
     for threshold, relative in ((1.0, 1e-6), (0.01, 1e-4), (1e-5, 0.09)):
         a, b = (ClipConfig(rule="global_norm", threshold=threshold, family=name) for name in ("pytorch", "paddle"))

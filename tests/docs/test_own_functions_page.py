@@ -102,7 +102,7 @@ def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.
     wanted = list(map(without_rounding, block.splitlines()))
     assert [line for line in map(without_rounding, printed) if line in wanted] == wanted
     (number,) = re.findall(r"[Tt]wo of the (\d+) findings", PAGE)
-    assert len([line for line in printed if re.search(r"(Case|cases, first): ", line)]) == int(number)
+    assert len([line for line in printed if re.search(r"(Case:|cases, such as) ", line)]) == int(number)
     written = entries.read(folder / "parity" / "known.toml")
     (same,) = [entry for entry in written if entry.cases == expected.cases and entry.framework == expected.framework]
     assert same.model_dump() | {"reason": expected.reason} == expected.model_dump()

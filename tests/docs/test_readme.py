@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-NEVER_RUN = "**Never run: TensorFlow, Paddle and MLX on a GPU, several GPUs, and the CUDA kernels.**"
+NEVER_RUN = "**Never run: TensorFlow, Paddle and MLX on a GPU, Apple's MPS, TPUs, several GPUs, and the CUDA kernels.**"
 
 
 @pytest.mark.parametrize("fact", [NEVER_RUN, "not on PyPI", "loss curve", "docs/install.md"])

@@ -130,7 +130,7 @@ def test_thresholds_of_units_read_no_value() -> None:
 
 PER_TENSOR = ("clip_by_norm", "clip_by_norm with axes", "clip_by_value", "ErrorClipByValue")
 
-WITHOUT_FOREACH = ("clip_grad_norm_, 3", "get_total_norm, 0.5", "GradientClipByValue")
+WITHOUT_FOREACH = ("clip_grad_norm_, 3", "get_total_norm, 0.5", "get_total_norm, 100", "GradientClipByValue")
 """For these, PyTorch has no operation on lists."""
 
 

@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
 from .._kit import atomic_files
 from .._kit.display import counted
 from .._kit.workers import POLL_SECONDS
@@ -68,7 +69,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         cases,
         known,
         processor=_processor(),
-        versions=_versions({name: each.versions for name, each in results.items()}),
+        versions={"unified_clip": __version__} | _versions({name: each.versions for name, each in results.items()}),
         may_be_missing=[name for name, framework in suite.frameworks.items() if framework.missing],
         titles={name: framework.title for name, framework in suite.frameworks.items()},
         suite=suite.directory,

@@ -161,7 +161,7 @@ def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureF
         case_result["frameworks"][name]["host"]["sha256"] == case_result["sha256"] for name in ("numpy", "torch")
     )
     assert case_result["frameworks"]["torch"]["native"]["function"] == "torch.nn.utils.clip_grad_norm_"
-    assert set(data["versions"]) == {"numpy", "python", "torch"}
+    assert set(data["versions"]) == {"numpy", "python", "torch", "unified_clip"}
 
 
 FAULTS = """

@@ -148,7 +148,10 @@ DIFFERING = "results of unified_clip differ between frameworks on the host path"
 
 UNTESTED = "a function that does nothing would pass. Add a case with a norm above the threshold"
 
-ALWAYS_RAISES = "it raised an error in each case. Correct the function, or install the packages that it needs"
+ALWAYS_RAISES = (
+    "it raised an error in each case. Correct the function, list it under a name with its signature "
+    "(docs/own-functions.md#signatures), or install the packages that it needs"
+)
 
 
 def _failures_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[Key, Problem, NativeResult | None]]:
@@ -191,7 +194,7 @@ def next_steps(report: ParityReport) -> list[str]:
         steps.append(f"If the differences have gone for a reason that you know, {accept}")
     results = (report.result_of(problem) for problem in report.problems)
     commands = [result.reproduce for result in results if result and result.reproduce]
-    looks = [f"To see the first case alone, run `{command}`" for command in commands[:1]]
+    looks = [f"To see one case alone, run `{command}`" for command in commands[:1]]
     return [*steps, *looks] if own else [*looks, *steps]
 
 

@@ -85,7 +85,7 @@ class PageView:
 
     @cached_property
     def rows(self) -> list[PageRow]:
-        return [PageRow(number, case, self.columns) for number, case in enumerate(self.report.cases, 1)]
+        return [PageRow(number, case, self.columns) for number, case in enumerate(view.ordered_cases(self.report), 1)]
 
     @cached_property
     def numbers(self) -> dict[str, int]:

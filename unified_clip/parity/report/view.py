@@ -16,6 +16,7 @@ from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES, YOURS
 from ..results import (
     SIDES,
     WIDTH,
+    CaseResult,
     FrameworkResult,
     KnownDifferenceResult,
     NativeResult,
@@ -94,7 +95,7 @@ def problem_line(report: ParityReport, problem: Problem) -> str:
 
 def _finding(report: ParityReport, problem: Problem) -> str:
     names = problem.cases
-    cases = f"{len(names)} cases, first: {names[0]}" if len(names) > 1 else "".join(f"Case: {name}" for name in names)
+    cases = f"{len(names)} cases, such as {names[0]}" if len(names) > 1 else "".join(f"Case: {name}" for name in names)
     detail = problem.detail.removesuffix(".")
     return ". ".join(filter(None, (detail, cases, example(report.result_of(problem), detail))))
 
@@ -103,6 +104,12 @@ def example(result: Result | None, detail: str) -> str:
     """Return a sentence about the number that differs most, or '' if no numbers differ or `detail` has them."""
     text = result.details.example if result and result.details else ""
     return "" if text in detail else text[:1].upper() + text[1:]
+
+
+def ordered_cases(report: ParityReport) -> list[CaseResult]:
+    """Return all cases, those with problems first."""
+    wrong = {name for problem in report.problems for name in problem.cases}
+    return sorted(report.cases, key=lambda case: case.name not in wrong)
 
 
 def numbers(result: Result) -> list[str]:

@@ -46,7 +46,7 @@ def as_markdown(report: ParityReport) -> str:
     natives = view.natives_title(report)
     results = [
         (case.name, [case.frameworks.get(name, FrameworkResult()) for name in report.frameworks])
-        for case in report.cases
+        for case in view.ordered_cases(report)
     ]
     values = {
         "report": report,
