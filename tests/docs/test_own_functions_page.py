@@ -113,7 +113,7 @@ def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.
     assert before in code
     function.write_text(code.replace(before, after), encoding="utf-8")
     assert cli.main(["parity", "--accept", "--frameworks", "torch"]) == 0
-    assert "3 removed, 0 added" in capsys.readouterr().out
+    assert "6 removed, 0 added" in capsys.readouterr().out
     known = folder / "parity" / "known.toml"
     known.write_text(known.read_text(encoding="utf-8").replace('reason = ""', 'reason = "we know"'), encoding="utf-8")
     assert cli.main(["parity", "--frameworks", "tensorflow"]) == 0
