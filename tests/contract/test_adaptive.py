@@ -239,6 +239,8 @@ def test_agc_takes_parameters_by_name_and_has_a_largest_threshold(kit: Kit) -> N
     results = clip(named, parameters=dict(zip(("head", "body"), reversed(tensors(kit, parameters)), strict=True)))
     check(kit, [results["body"]], [adaptive.agc(gradients[0], parameters[0], limit=1e-4)])
     assert results["head"] is named["head"]
+    results = clip(named, parameters=list(zip("ab", tensors(kit, parameters), strict=True)))  # a list, by position
+    check(kit, [results["body"]], [adaptive.agc(gradients[0], parameters[0], limit=1e-4)])
 
 
 def parameter_of(kit: Kit, array: np.ndarray) -> Any:

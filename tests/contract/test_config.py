@@ -422,6 +422,7 @@ OUTCOMES: list[tuple[dict[str, Any], list[list[float]], dict[str, Any]]] = [
     (NORM, [[3.0, 4.0]], {"norm": 5.0, "clipped": True, "coef": 0.4, "norm_clipped": 2.0, "nan": 0, "inf": 0}),
     (NORM, [[0.5]], {"norm": 0.5, "clipped": False, "coef": 1.0}),
     (NORM | {"nonfinite": "skip"}, [[math.inf]], {"clipped": None, "coef": None, "norm_clipped": None}),
+    ({"rule": "norm", "threshold": 1.0, "norm_type": 1, "nonfinite": "skip"}, [[2e38, 2e38]], {"skipped": True}),
     ({"rule": "none"}, [[math.nan]], {"clipped": False}),
     ({"rule": "norm", "threshold": 1.0, "norm_type": "inf"}, [[3.0, 4.0], [12.0]], {"norm_clipped": None}),
     ({"rule": "norm", "threshold": 1.0}, [[0.5], [math.nan]], {"norm_clipped": None, "coef": math.nan}),

@@ -53,6 +53,8 @@ def test_agc_finds_the_parameter_of_each_update_of_optax() -> None:
     ones, units = np.ones(3, np.float32), UNITS.as_optax()
     with pytest.raises(ValueError, match="1 updates for 2 parameters, and the update 'c' has no parameter"):
         units.update({"c": ones}, units.init([]), {"a": ones, "b": ones})
+    with pytest.raises(ValueError, match="1 updates for 2 parameters, and two parameters have the same name"):
+        units.update({"a": {"b": ones}}, units.init([]), {"a": {"b": ones}, "a.b": ones})
     with pytest.raises(ValueError, match="agc needs the parameters"):
         units.update([ones], units.init([ones]))
     updates, _ = units.update({"a": None, "b": 100 * ones}, units.init([]), {"a": 7 * ones, "b": ones})

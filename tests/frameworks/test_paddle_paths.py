@@ -155,6 +155,15 @@ def test_gradients_given_as_parameters_warn_though_they_look_like_leaves() -> No
         uc.clip_grad_norm_([gradient], 1.0)
 
 
+def test_intermediate_results_in_place_of_parameters_warn_unless_they_are_beside_one() -> None:
+    parameter = paddle.create_parameter([2], "float32")
+    with pytest.warns(unified_clip.ClipWarning, match="the tensor at position 0 and 1 more cannot have a gradient"):
+        uc.clip_grad_norm_([parameter * 2, parameter * 3], 1.0)
+    uc.clip_grad_norm_([parameter, parameter * 2], 1.0)
+    with pytest.warns(unified_clip.ClipWarning, match="the tensor at position 1 cannot have a gradient"):
+        uc.clip_grad_norm_([parameter, after_backward([3.0, 4.0]).grad], 1.0)
+
+
 def test_arrays_that_paddle_has_no_dtype_for_are_refused() -> None:
     for dtype in ("uint32", "uint64", "object"):
         with pytest.raises(TypeError, match=f"position 0 is {dtype}"):

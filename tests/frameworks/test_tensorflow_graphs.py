@@ -49,7 +49,6 @@ MODES: dict[str, Callable[[Body, Values], Values]] = {
     "rank not known": in_a_function(False, lambda value: None),
     "session": in_a_session,
 }
-every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
 
 def assert_same_bits(result: Sequence[np.ndarray], expected: Sequence[Any]) -> None:
@@ -78,9 +77,15 @@ def rows(values: Any, indices: Any, limit: Any) -> list[Any]:
     ]  # fmt: skip
 
 
-@every_mode
+def with_constant_rows(body: Body, values: Values) -> Values:
+    """XLA has to know how many rows are different."""
+    numbers, indices, limit = values
+    return in_a_function(True)(lambda *arrays: body(arrays[0], tf.constant(indices), arrays[1]), [numbers, limit])
+
+
+@pytest.mark.parametrize("mode", [*MODES.values(), with_constant_rows], ids=[*MODES, "xla with constant rows"])
 def test_repeated_rows_are_summed_before_clipping(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
-    values = [ARRAYS[0], np.array([4, 1, 4, 0, 4]), np.array(0.3, np.float32)]
+    values = [ARRAYS[0], np.array([4, 0, 4, 1, 4]), np.array(0.3, np.float32)]
     expected = rows(*map(tf.constant, values))
     assert_same_bits(mode(rows, values), expected)
     summed = np.zeros((6, 3))

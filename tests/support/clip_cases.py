@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from unified_clip import ClipConfig
 
@@ -50,6 +51,7 @@ class Step(NamedTuple):
     norm: float
     coef: float
     is_clipped: bool | None
+    norm_clipped: float | None
 
 
 def gradients(steps: int = STEPS, *, nan_at: int | None = None, inf_at: int | None = None) -> list[dict[str, Any]]:
@@ -77,7 +79,7 @@ def clip_by_numpy(config: ClipConfig, gradients: list[dict[str, Any]]) -> list[S
     for grads in gradients:
         clipped = clip(grads)
         last = clip.last
-        steps.append(Step(grads, clipped, last.norm, last.coef, last.clipped))
+        steps.append(Step(grads, clipped, last.norm, last.coef, last.clipped, last.norm_clipped))
     return steps
 
 
@@ -98,6 +100,8 @@ def assert_reported(last: Any, expected: Step, step: int, ulp: int) -> None:
             np.testing.assert_array_max_ulp(np.float32(result), np.float32(number), ulp)
         else:
             assert str(result) == str(number)
+    if last.norm_clipped is not None and expected.norm_clipped is not None:  # each knows it for some rules
+        assert last.norm_clipped == pytest.approx(expected.norm_clipped, rel=1e-6, nan_ok=True)
     if expected.is_clipped is not None:
         assert last.clipped == expected.is_clipped
     else:  # the host path does not report it, so compare the gradients

@@ -69,8 +69,7 @@ class RankShards(DistributedGradients):
 
     parameters: int | None = None  # type: ignore[assignment]
     numel: int | None = None  # type: ignore[assignment]
-    checks_replicas = False
-    _spec = INFERRED
+    checks_replicas = _counts_by_placement = False
 
     def __init__(self, group: Any, arrays: Sequence[np.ndarray], **options: Any) -> None:
         self._group, self.values = group, [np.asarray(array) for array in arrays]
@@ -81,7 +80,7 @@ class RankShards(DistributedGradients):
         self.stored_rows = {index: lambda rows=rows: rows for index, rows in enumerate(options.get("rows", ()))}
         self._replicas, self.checks_replicas = options.get("replicas", []), "replicas" in options
         self._identities = options.get("identities")
-        self._assumed_copies = []
+        self._assumed_copies, self._spec = [], options.get("spec", INFERRED)
 
     def presence(self, indices: Sequence[int], measure: Any) -> list[Compared]:
         place = lambda index: self._all[index].place if self.values[index].any() else None  # noqa: E731

@@ -90,6 +90,9 @@ class Training:
     scale: float = 1.0
     """The factor of the loss."""
 
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """The factors of single gradients."""
+
     regularizer: float = 0.0
     """This times the weight is added to each gradient before the clip."""
 
@@ -185,9 +188,10 @@ def _gradients(training: Training, weights: Tensors, step: int) -> Tensors:
     }
     rounding, size = np.random.default_rng((step, 3)), training.noise * training.noise_growth ** (step - 1)
     return {
-        name: ((each + training.regularizer * exact[name]) * (1 + size * rounding.standard_normal(each.shape))).astype(
-            np.float32
-        )
+        name: (
+            (training.factors.get(name, 1.0) * each + training.regularizer * exact[name])
+            * (1 + size * rounding.standard_normal(each.shape))
+        ).astype(np.float32)
         for name, each in found.items()
     }
 

@@ -121,7 +121,7 @@ class ParameterSelection:
         """Warn once about patterns and groups that match nothing."""
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
-        if not (new and self._unmatched and not self._all_names):  # later calls can have more parameters
+        if not (new and self._unmatched):  # later calls can have more parameters
             self.check_now()
 
     def check_now(self) -> None:
@@ -144,7 +144,7 @@ class ParameterSelection:
 
     def _unmatched_pattern(self, pattern: str, names: Sequence[str], *, is_only: bool) -> str:
         few = ", ".join(repr(canonical(name)) for name in names[:3]) + (", ..." if len(names) > 3 else "")
-        if self._unmatched and not self._all_names:
+        if self._unmatched:
             problem = f"So far, the pattern {pattern!r} of the configuration matches none of the names {few}."
             return f"{problem} {self._unmatched}"
         sentences = [

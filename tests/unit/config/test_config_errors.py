@@ -76,6 +76,7 @@ def test_there_are_enough_bad_configurations() -> None:
         ("toml", "rule = 'none'\n[[groups]]\nname = 'a'\ninclude = ['x']\n[[groups]]\nname = 'a'\ninclude = ['x']",
          "clip.toml, line 6, groups 2, name: two groups are named 'a'"),
         ("toml", "rule = 'norm'\nthreshold = " + "9" * 5000, "clip.toml, line 2: a number has 5000 characters"),
+        ("toml", "rule = 'norm'\ngroups = [\n\n", "clip.toml, line 2: this is not TOML: "),
         ("json", '{"rule": "norm", "threshold": "-inf"}', "line 1, threshold: it is '-inf'. Give 0 or more"),
         ("toml", "rule = 'norm'\nmax_norm = 1.0", "line 2, max_norm: there is no such key. Did you mean threshold?"),
         ("json", '{"rule": ', "clip.json, line 1: this is not JSON: Expecting value. Correct it."),

@@ -20,6 +20,7 @@ from support.rank_threads import (
     run_ranks,
 )
 
+from unified_clip import ClipWarning
 from unified_clip._compute import kernels
 from unified_clip._core.distributed import DistributedSpec
 from unified_clip._core.gradients import GradientList
@@ -146,6 +147,17 @@ def test_a_spec_is_given_if_a_keyword_declares_something(keywords: dict[str, Any
 )
 def test_ranks_may_have_different_parameters_if_owners_are_declared(ownership: Any, is_declared: bool) -> None:
     assert DistributedSpec(ownership=ownership).declares_owners == is_declared
+
+
+def test_equal_sums_of_declared_owners_warn_unless_all_gradients_are_zero() -> None:
+    spec = DistributedSpec(ownership="distinct")
+
+    def norm(array: np.ndarray) -> float:
+        return run_ranks(2, lambda group: norm_of(group, [array], 2.0, spec=spec))[0][0][0]
+
+    assert norm(np.zeros(4, np.float32)) == 0.0
+    with pytest.raises(ClipWarning, match="the 2 ranks own gradients with exactly the same norm"):  # an error in tests
+        norm(np.ones(4, np.float32))
 
 
 def test_invalid_declarations_are_rejected() -> None:

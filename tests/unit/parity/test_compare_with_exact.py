@@ -19,6 +19,7 @@ from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import CaseOptions, FrameworkTable
 from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors import ulp
+from unified_clip.tensors.types import Sparse
 
 
 def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> CallOutcome:
@@ -62,6 +63,12 @@ def test_on_the_device_path_a_float64_norm_may_be_off_by_1e_12() -> None:
     clip_case = case([dense([3.0, 4.0], "float64")], "global_norm")
     near, far = (CallOutcome(dense(5.0 * (1 + error), "float64")) for error in (9e-13, 1.1e-12))
     assert [verdict_of(clip_case, near), verdict_of(clip_case, far)] == ["close", "different"]
+
+
+@pytest.mark.parametrize(("ulps", "kind"), [(0, "equal"), (4, "close"), (5, "different")])
+def test_on_the_device_path_a_sum_of_sparse_rows_rounds_once_more(ulps: int, kind: str) -> None:
+    clip_case = case([Sparse(np.array([0, 0]), dense([[3.0], [4.0]]), (1, 1))], "clip_by_norm", clip_norm=3.5)
+    assert verdict_of(clip_case, outcome(None, [[3.5 + ulps * 2.0**-22]])) == kind
 
 
 def test_without_a_returned_norm_gradients_may_follow_from_a_norm_one_ulp_away() -> None:

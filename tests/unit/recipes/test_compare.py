@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from support.recordings import write_recording
-from support.simulated_runs import Clip, Optimizer, Training, run_lines, write_run
+from support.simulated_runs import SHAPES, Clip, Optimizer, Training, run_lines, write_run
 from support.tiers import sampled
 
 from unified_clip.compare.recordings import RecordingComparison, compare
@@ -324,6 +324,15 @@ def test_the_advice_gives_the_second_run_the_gradients_of_the_first(
     assert word in found.fix
 
 
+@pytest.mark.parametrize(
+    ("factors", "kinds"),
+    [((2.0, 2.0, 3.0), ["scaled gradients"] * 2), ((2.0, 3.0, 4.0), ["other gradients"])],
+)
+def test_gradients_may_have_few_different_factors(tmp_path: Path, factors: tuple[float, ...], kinds: list[str]) -> None:
+    new = Training(factors=dict(zip(SHAPES, factors, strict=False)))
+    assert [each.kind for each in compared(tmp_path, Training(), new).findings] == kinds
+
+
 # -- two planted differences
 
 CLIP_SLOTS = {"threshold", "eps", "rule", "excluded", "times", "place", "norm type", "norm"}
@@ -538,6 +547,19 @@ def test_rounding_that_has_grown_too_far_to_exclude_a_mistake_is_said(tmp_path: 
     near, far = (Training(noise=2e-7, noise_growth=growth) for growth in (2.0, 8.0))
     kinds = [[each.kind for each in compared(tmp_path, Training(), each).findings] for each in (near, far)]
     assert kinds == [[], ["rounding that has grown"]]
+
+
+@pytest.mark.parametrize(("second", "step"), [(1e-5, None), (1e-4, 2)])
+def test_the_distance_of_the_losses_may_grow_from_step_to_step(tmp_path: Path, second: float, step: int | None) -> None:
+    losses = [
+        [{"step": number, "logged": {"loss": 1 + each}} for number, each in enumerate(distances, 1)]
+        for distances in ((0.0, 0.0, 0.0), (1e-6, second, 1e-4))
+    ]
+    paths = [
+        write_recording(tmp_path / f"{side}.jsonl", [*run_lines(Training(steps=3)), *lines])
+        for side, lines in zip("ab", losses, strict=True)
+    ]
+    assert [each.step for each in compare(*paths).findings] == ([] if step is None else [step])
 
 
 @pytest.mark.parametrize("how", ["with weights", "without weights"])

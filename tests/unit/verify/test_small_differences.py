@@ -46,6 +46,16 @@ def test_rounding_of_a_clipped_gradient_is_named_and_the_clip_calls_are_the_same
     assert [step["differs"] for step in data["steps"]] == [["tensors"]] * 4
 
 
+def test_the_difference_of_the_norms_explains_that_of_the_coefficients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Near 1, a ULP of the norm is twice as large as one of the coefficient."""
+    clip = "grads = {'bias': np.float32([1.001 + ULPS * 2.0**-23, 0])}; grads, _ = uc.clip_by_global_norm(grads, 0.999)"
+    old, new = (NUMPY.replace("CLIP", clip.replace("ULPS", each)) for each in ("0", "4"))
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "2")
+    assert [step["differs"] for step in data["steps"]] == [["norm"]] * 4
+
+
 ADAM = GLOBAL.replace(
     "    for batch in batches:", "    mean, square = {}, {}\n    for t, batch in enumerate(batches, 1):"
 ).replace(
