@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unified_clip._kit import markdown
 from unified_clip.parity.known import entries
 from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
-SUITE = ROOT / "parity"
+TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "paddle": "Paddle", "jax": "optax on JAX", "mlx": "MLX"}
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "", "form": "", "elements": ""}
 """{kind of a difference without a size: word in the table of sizes, if the kind occurs there}."""
 
@@ -52,17 +51,11 @@ def main() -> int:
 
 
 def read() -> Iterator[Difference]:
-    frameworks = _frameworks()
-    for entry in entries.read(SUITE / "known.toml"):
+    for entry in entries.read(ROOT / "parity/known.toml"):
         what, _, why = entry.reason.partition(": ")
         kind, number = entry.parts
         by = size_in_words(number) if number else WORDS[kind.partition(" ")[0]]
-        yield Difference(what, frameworks[entry.framework]["title"], f"`{entry.function}`", number, by, why)
-
-
-def _frameworks() -> dict[str, Any]:
-    tables: dict[str, Any] = tomllib.loads((SUITE / "suite.toml").read_text(encoding="utf-8"))["frameworks"]
-    return tables
+        yield Difference(what, TITLES[entry.framework], f"`{entry.function}`", number, by, why)
 
 
 def _version(framework: str) -> str:
@@ -89,9 +82,8 @@ def tables(differences: Iterable[Difference]) -> str:
     ]
     header = ["what differs", "function", "by", "why"]
     by_framework = [
-        f"### {table['title']}\n\nMeasured with {_version(name)}.\n\n{markdown.table(header, rows(found))}"
-        for name, table in _frameworks().items()
-        if (found := sized.get(table.get("title")))
+        f"### {title}\n\nMeasured with {_version(name)}.\n\n{markdown.table(header, rows(sized[title]))}"
+        for name, title in TITLES.items()
     ]
     return "\n\n".join([
         *by_framework,

@@ -103,7 +103,8 @@ class WorstElement(ReportModel):
         return f"{self.place} is {' instead of '.join(distinct_texts([number.value], [self.exact.value]))}"
 
     def __str__(self) -> str:
-        lines = [f"first differs at the {self.stage}: {self.place}; {self.apart} of {self.compared} numbers differ"]
+        where = self.place if self.gradient is None else f"the {self.stage}: {self.place}"
+        lines = [f"first differs at {where}; {self.apart} of {self.compared} numbers differ"]
         lines.append(f"{'exact':{WIDTH}} {self.exact.value!r:24} {self.exact.hex}  {self.dtype}")
         for name, number in zip(SIDES.values(), (self.ours, self.native), strict=True):
             if number:
@@ -325,9 +326,6 @@ class ParityReport(ReportModel):
 
     versions: dict[str, str]
     frameworks: list[str]
-    titles: dict[str, str]
-    """The title of each framework's column, such as "PyTorch"."""
-
     summary: Summary
     notes: list[str]
     """Additional lines to print, for example about modes that were left out. Notes do not change a verdict."""

@@ -71,7 +71,6 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         processor=_processor(),
         versions={"unified_clip": __version__} | _versions({name: each.versions for name, each in results.items()}),
         may_be_missing=[name for name, framework in suite.frameworks.items() if framework.missing],
-        titles={name: framework.title for name, framework in suite.frameworks.items()},
         suite=suite.directory,
         chosen_frameworks=list(suite.chosen_frameworks),
         chosen_cases=suite.chosen_cases,

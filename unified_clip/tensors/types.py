@@ -101,6 +101,17 @@ def form(tensor: Dense | None) -> str:
     return "None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
 
 
+def other_form(noun: str, found: Dense | None, right: Dense | None) -> str:
+    """Return a text such as "gradient 0 has the shape [1] instead of []", or '' if dtypes and shapes are equal."""
+    if form(found) == form(right):
+        return ""
+    if found is None or right is None or (found.dtype != right.dtype and found.shape != right.shape):
+        return f"{noun} is {form(found)} instead of {form(right)}"
+    if found.dtype != right.dtype:
+        return f"{noun} is {found.dtype} instead of {right.dtype}"
+    return f"{noun} has the shape {list(found.shape)} instead of {list(right.shape)}"
+
+
 def encode(values: Float64s, dtype: str) -> Dense:
     """Convert numbers to `dtype`, which must represent each of them exactly. Call `arithmetic.rounded` first."""
     if dtype != "bfloat16":

@@ -22,7 +22,7 @@ from unified_clip.parity.workers import run_worker
 from unified_clip.parity.workers.run_worker import WorkerResults
 from unified_clip.parity.workers.worker_files import WorkItem
 
-FRAMEWORKS = "[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]\ntitle = 'PyTorch'\n"
+FRAMEWORKS = "[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]\n"
 
 CASES = """
     [[gradients]]

@@ -181,11 +181,12 @@ def fsdp_and_tensor_parallel(has_experts: bool) -> Layout:
     return layout_of(names_of(model), mesh=mesh)
 
 
-def tensor_parallel() -> Layout:
+def tensor_parallel(mesh: DeviceMesh) -> Layout:
+    """All ranks along other dimensions of the mesh have the same data."""
     torch.manual_seed(5)
-    model = parallelize_module(Model(), row("tp"), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    model = parallelize_module(Model(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     backward(model, 0)
-    return layout_of(names_of(model))
+    return layout_of(names_of(model), mesh=mesh)
 
 
 def sequence_parallel() -> Layout:
@@ -404,16 +405,17 @@ def copies_in_fsdp1() -> Layout:
 
 LAYOUTS: dict[str, Callable[[], Layout]] = {
     "`DistributedDataParallel`, DeepSpeed ZeRO 0": data_parallel,
-    "FSDP2, `fully_shard`": lambda: fsdp(row("dp")),
-    "HSDP, `fully_shard` on two dimensions": lambda: fsdp(mesh_of("replicate", "shard")),
-    "context parallel with FSDP2": context_parallel,
-    "FSDP2 with `CPUOffloadPolicy`, gradient accumulation": offloaded,
-    "FSDP2, adapters (LoRA) beside frozen layers": adapters,
-    "FSDP2, float32 gradients of bfloat16 parameters (`grad_dtype`)": wide_gradients,
+    "FSDP2 (`fully_shard`)": lambda: fsdp(row("dp")),
+    "HSDP (`fully_shard` on two dimensions)": lambda: fsdp(mesh_of("replicate", "shard")),
+    "FSDP2 with context parallel": context_parallel,
+    "FSDP2 with `CPUOffloadPolicy` and gradient accumulation": offloaded,
+    "FSDP2 with LoRA": adapters,
+    "FSDP2 with `grad_dtype`": wide_gradients,
     "veScale, `RaggedShard`": ragged,
-    "tensor parallel, `parallelize_module`": tensor_parallel,
-    "sequence parallel, `SequenceParallel`": sequence_parallel,
-    "FSDP2 and tensor parallel": lambda: fsdp_and_tensor_parallel(False),
+    "tensor parallel (`parallelize_module`) on all ranks": lambda: tensor_parallel(row("tp")),
+    'tensor parallel on `mesh["tp"]`': lambda: tensor_parallel(mesh_of("dp", "tp")),
+    "sequence parallel (`SequenceParallel`) on all ranks": sequence_parallel,
+    'tensor parallel on `mesh["tp"]` with FSDP2': lambda: fsdp_and_tensor_parallel(False),
     "expert parallel with FSDP2 on all ranks": lambda: fsdp_and_tensor_parallel(True),
     "expert parallel on some ranks": experts_of_some,
     "experts as plain tensors, different experts on each rank": lambda: plain_experts(1),

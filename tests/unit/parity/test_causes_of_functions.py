@@ -750,7 +750,7 @@ def test_the_report_names_the_cause_of_all_cases_or_that_it_is_unknown(run: Call
     status, printed = run(CLIP)
     assert status == 1
     assert f"clip.py:clip: {instead('the sum of the tensors' + chr(39) + ' norms')} (numbers differ" in printed
-    assert printed.count("2 cases, such as one element each: clip_by_global_norm(clip_norm=0.7)") == 1
+    assert printed.count("2 cases, such as 'one element each: clip_by_global_norm(clip_norm=0.7)'") == 1
     assert run(CLIP, *ONE_CASE)[1].count("This cause explains the chosen cases.") == 1
     unexplained = CLIP.replace("max_norm / norm", "0.123456789 * max_norm / norm**0.3")
     assert "the cause is unknown" in run(unexplained)[1]

@@ -115,7 +115,7 @@ def test_stages_are_compared_separately() -> None:
     ("update", "detail"),
     [
         (None, "0 parameters instead of 1"),
-        ([dense([[0.25, 0.0]])], "parameter 0 is float32[1, 2] instead of float32[2]"),
+        ([dense([[0.25, 0.0]])], "parameter 0 has the shape [1, 2] instead of [2]"),
     ],
 )
 def test_an_update_without_parameters_or_with_other_shapes_is_different(update: Any, detail: str) -> None:

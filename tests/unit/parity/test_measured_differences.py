@@ -110,11 +110,11 @@ def test_a_function_that_returns_other_shapes_differs_in_form_and_its_numbers_ar
     assert deviation_of(6.0, [1.5, 2.0, 0.0], None).finite_size == 0.2
     details = [each.detail for each in (*expected["form"], *expected["elements"])]
     assert details == [
-        "gradient 0 is float32[1, 2] instead of float32[2]",
+        "gradient 0 has the shape [1, 2] instead of [2]",
         "1 gradient instead of 2",
         "gradient 1 is float32[1] instead of None",
         "gradient 0 is float64 instead of float32",
-        "gradient 0 is float32[3] instead of float32[2]",
+        "gradient 0 has the shape [3] instead of [2]",
         "gradient 1 is float32[1] instead of None",
     ]
 

@@ -50,7 +50,7 @@ def test_texts_of_suites_and_workers_are_escaped(failed_report: Any, html: str) 
     assert "&lt;script&gt;throw Error(&#39;case&#39;)&lt;/script&gt;: get_total_norm()" in html
     evil = '"><img src=x onerror=alert(1)>'
     result = failed_report["cases"][0]["frameworks"]["torch"]["native"]
-    data = {**failed_report, "verdict": f"FAIL: {evil}", "versions": {evil: evil}, "titles": {"torch": evil}}
+    data = {**failed_report, "verdict": f"FAIL: {evil}", "versions": {evil: evil}}
     data["problems"] = [{"what": evil, "detail": evil, "framework": None, "mode": None, "cases": []}]
     texts = dict.fromkeys(("framework", "function", "reason", "problem"), evil)
     data["known"] = [known(**texts, cases=[]).as_json()]

@@ -133,9 +133,9 @@ def test_a_framework_may_have_its_own_interpreter_and_may_be_missing(tmp_path: P
     frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'\n"
     frameworks += "[frameworks.jax]\npython = 'venv'"
     read = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
-    assert read["numpy"] == FrameworkTable(framework="numpy", modes=["host"], title="numpy")
+    assert read["numpy"] == FrameworkTable(framework="numpy", modes=["host"])
     assert read["torch"] == FrameworkTable(
-        framework="torch", python=str(tmp_path / "env/bin/python"), missing="allowed", title="torch"
+        framework="torch", python=str(tmp_path / "env/bin/python"), missing="allowed"
     )
     assert Path(read["jax"].python).relative_to(tmp_path / "venv").stem == "python"
 

@@ -404,8 +404,8 @@ def test_a_norm_in_a_graph_has_to_be_exact_where_the_kernels_compute_it(
     ("norm", "fault"),
     [
         ("norm", ""),
-        ("norm.double()", "float64[] instead of a 0-d float32 tensor"),
-        ("norm.reshape(1)", "float32[1] instead of a 0-d float32 tensor"),
+        ("norm.double()", "the norm is float64 instead of float32"),
+        ("norm.reshape(1)", "the norm has the shape [1] instead of []"),
         ("norm.item()", "a number instead of a 0-d float32 tensor"),
     ],
 )

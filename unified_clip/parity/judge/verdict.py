@@ -20,7 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ...tensors.arithmetic import FORMATS
-from ...tensors.types import Dense, Gradient, Sparse, Stage, densify, encode, form
+from ...tensors.types import Dense, Gradient, Sparse, Stage, densify, encode, other_form
 from ...tensors.ulp import ulps
 from ..call_outcome import CallOutcome, ClipTensors, Failure, FailureKind
 from ..modes import EXACT
@@ -177,19 +177,18 @@ def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
     if outcome.digests == expected.digests:
         return ""
-    if form(expected.norm) != form(outcome.norm):
-        return f"the norm is {form(outcome.norm)} instead of {form(expected.norm)}"
-    wrong = wrong_forms("gradient", expected.gradients or (), outcome.gradients or ())
-    return wrong or wrong_forms("parameter", expected.update or (), outcome.update or ())
+    return (
+        other_form("the norm", outcome.norm, expected.norm)
+        or wrong_forms("gradient", expected.gradients or (), outcome.gradients or ())
+        or wrong_forms("parameter", expected.update or (), outcome.update or ())
+    )
 
 
 def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dense | None]) -> str:
     if len(exact) != len(tensors):
         return f"{len(tensors)} {noun}{'s' * (len(tensors) != 1)} instead of {len(exact)}"
-    for index, (right, tensor) in enumerate(zip(exact, tensors, strict=True)):
-        if form(right) != form(tensor):
-            return f"{noun} {index} is {form(tensor)} instead of {form(right)}"
-    return ""
+    pairs = enumerate(zip(exact, tensors, strict=True))
+    return next(filter(None, (other_form(f"{noun} {index}", tensor, right) for index, (right, tensor) in pairs)), "")
 
 
 # -- the device path

@@ -89,7 +89,7 @@ def in_words(deviation: Deviation, size: float, *, is_largest: bool = False) -> 
         of_norm = size_in_words(norm) if 0 < norm < math.inf and not is_largest else ""
         numbers += f", the norm by {of_norm}" if of_norm not in ("", size_in_words(size)) else ""
     if deviation.not_finite:
-        numbers += f", with inf or NaN in the {deviation.not_finite}"
+        numbers += f", with inf or NaN in the resulting {deviation.not_finite}"
     unknown = f"the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"
     if numbers:
         numbers = f"{deviation.cause} ({numbers})" if deviation.cause else f"{numbers}, and {unknown}"

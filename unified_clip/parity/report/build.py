@@ -30,7 +30,7 @@ from . import view
 def build_report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
+    defaults: dict[str, Any] = {"suite": "", "versions": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "problems": []}
     result = ParityReport(
         schema=SCHEMA,
@@ -189,13 +189,13 @@ def next_steps(report: ParityReport) -> list[str]:
     if own:
         steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")
     elif natives:
-        steps.append(f"If a new release, a new case or a removed entry of the list explains this, {accept}")
+        steps.append(f"If the release or the case is new, or its entry was removed from the list, {accept}")
     elif any(_is_stale(entry) for entry in report.known):
         steps.append(f"If the differences have gone for a reason that you know, {accept}")
     results = (report.result_of(problem) for problem in report.problems)
     commands = [result.reproduce for result in results if result and result.reproduce]
     looks = [f"To see one case alone, run `{command}`" for command in commands[:1]]
-    return [*steps, *looks] if own else [*looks, *steps]
+    return [*steps, *looks]
 
 
 def command(suite: str, *options: str) -> str:
@@ -235,7 +235,7 @@ def _verdict_sentence(report: ParityReport) -> str:
     verdicts = Counter[str](result.verdict for _, result in report.results())
     natives = Counter[str](native.verdict for _, native in report.natives())
     within = ", ".join(f"{verdicts[each]} {each}" for each in ("close", "flushed") if verdicts[each])
-    allowed = f", {within} (docs/contract.md allows this)" if within else ""
+    allowed = f", {within} (within the allowed rounding)" if within else ""
     users = [native.verdict for _, native in report.natives() if native.is_users and not native.is_failure]
     right, known = len(users) - users.count("known"), users.count("known")
     accepted = f", and {counted(known, 'known difference')} {_are(known)} accepted" if known else ""
@@ -261,7 +261,7 @@ def _are(number: int) -> str:
 def _first(places: Iterable[str]) -> str:
     """Return the first of several places, with the number of other ones."""
     first, *others = places
-    return f"{first}; {len(others)} more below" if others else first
+    return f"{first}; {counted(len(others), 'more finding')} below" if others else first
 
 
 def _failures(report: ParityReport) -> Iterator[str]:
@@ -281,7 +281,8 @@ def _failures(report: ParityReport) -> Iterator[str]:
     for whose, is_users in ((view.YOUR_FUNCTIONS, True), (view.THEIRS, False)):
         judged = [each for _, each in natives if each.is_users == is_users and not each.is_failure]
         if count := sum(bool(each.problem) for each in judged):
-            unlisted = f"differ{'s' * (count == 1)} from the exact result, beyond the list of known differences"
+            differ = f"differ{'s' * (count == 1)} from the exact result"
+            unlisted = f"{differ}, but the list of known differences does not say so"
             verb = f"{_are(count)} wrong" if is_users else unlisted
             findings = [
                 f"{problem.what}: {re.split(' [(]|[:;] ', problem.detail)[0]}"

@@ -64,7 +64,7 @@ def _entries(report: ParityReport) -> Iterator[tuple[str, Entry]]:
                     mark = _mark(report, framework, result)
                     yield (
                         f"{framework}, {_title(mode, result)}",
-                        Entry(f"{framework}.{_group(mode, result)}", name, mark, result.seconds),
+                        Entry(_group(framework, mode, result), name, mark, result.seconds),
                     )
     for row in report.cases:
         bits = f"different bits: {', '.join(row.differing_stages)}"
@@ -72,7 +72,7 @@ def _entries(report: ParityReport) -> Iterator[tuple[str, Entry]]:
         yield "between frameworks, host path", Entry("between", row.name, mark)
     count = Counter[tuple[str, str]]()
     for entry in report.known:
-        name = f"{entry.function}: {entry.reason}"
+        name = f"{entry.function}: {entry.entry.cases[0] if entry.entry else entry.reason}"
         count[entry.framework, name] += 1
         number = count[entry.framework, name]
         mark = Mark("failure", "different", entry.problem) if entry.problem else None
@@ -83,10 +83,11 @@ def _entries(report: ParityReport) -> Iterator[tuple[str, Entry]]:
         yield "what the cases test", Entry("not compared", what, Mark("error", "not compared", ALWAYS_RAISES))
 
 
-def _group(mode: str, result: Result) -> str:
+def _group(framework: str, mode: str, result: Result) -> str:
     function = (result.function if isinstance(result, NativeResult) else None) or mode
     path, separator, name = function.rpartition(".py:")
-    return f"{Path(path).name}:{name}" if separator else function
+    group = f"{Path(path).name}:{name}" if separator else function
+    return group if group.startswith(f"{framework}.") else f"{framework}.{group}"
 
 
 def _title(mode: str, result: Result) -> str:

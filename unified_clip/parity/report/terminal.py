@@ -33,7 +33,8 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
-    console.print(cell(report.verdict, "bold red" if report.exit_code else "bold green"), soft_wrap=True)
+    verdict = f"Before --accept: {report.verdict.removeprefix('FAIL: ')}" if accepting else report.verdict
+    console.print(cell(verdict, "bold red" if report.exit_code else "bold green"), soft_wrap=True)
     lines = list(view.problem_lines(report, accepting=accepting))
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"- and {len(lines) - MOST_LINES} more lines, in {out / 'parity.md'}"]

@@ -1,6 +1,6 @@
 """What every output of a report shows: lines on the problems, counts, and rows of tables.
 
-`render.py` puts these lines and rows into the templates of the folder `web`, and `terminal.py` prints some of them.
+`write.py` and `page.py` put these lines and rows into the templates of `web`, and `terminal.py` prints some of them.
 """
 
 from __future__ import annotations
@@ -85,17 +85,18 @@ def problem_lines(report: ParityReport, *, accepting: bool = False) -> Iterator[
         if len(problems) > 1:
             yield f"- {what}"
         for each in problems:
-            yield f"  - {_finding(report, each)}" if len(problems) > 1 else f"- {problem_line(report, each)}"
+            yield f"  - {finding(report, each)}" if len(problems) > 1 else f"- {problem_line(report, each)}"
 
 
 def problem_line(report: ParityReport, problem: Problem) -> str:
-    finding = _finding(report, problem)
-    return f"{problem.what}: {finding}" if finding else problem.what
+    return ": ".join(filter(None, (problem.what, finding(report, problem))))
 
 
-def _finding(report: ParityReport, problem: Problem) -> str:
+def finding(report: ParityReport, problem: Problem) -> str:
     names = problem.cases
-    cases = f"{len(names)} cases, such as {names[0]}" if len(names) > 1 else "".join(f"Case: {name}" for name in names)
+    cases = (
+        f"{len(names)} cases, such as {names[0]!r}" if len(names) > 1 else "".join(f"Case: {each!r}" for each in names)
+    )
     detail = problem.detail.removesuffix(".")
     return ". ".join(filter(None, (detail, cases, example(report.result_of(problem), detail))))
 

@@ -148,7 +148,7 @@ def _framework(table: FrameworkTable, file: Path, name: str, tolerance: float) -
         raise SuiteError(
             f"{file}, frameworks.{name}.modes: {framework} has no mode {lacking[0]!r}. Choose from {', '.join(there)}"
         )
-    settings: dict[str, Any] = {"framework": framework, "modes": [*modes], "title": table.title or name}
+    settings: dict[str, Any] = {"framework": framework, "modes": [*modes]}
     if "python" in chosen:
         path = file.parent / table.python
         if path.is_dir():  # a virtual environment

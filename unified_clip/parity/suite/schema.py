@@ -187,7 +187,6 @@ class FrameworkTable(SuiteTable):
     framework: Name = ""
     """The framework, if the table has another name. A suite can have several tables for one framework."""
 
-    title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
     """The Python interpreter that runs the worker, or a virtual environment. The path is relative to the suite's
     directory."""

@@ -135,8 +135,7 @@ def _other_norm(invocation: Invocation, result: CallResult) -> str:
     dtype = norm_dtype([gradient for gradient in gradients if gradient is not None])
     if isinstance(result.norm, Dense):
         return f"the norm is a number instead of a 0-d {dtype} tensor: return a tensor, not a number"
-    norm = types.form(densify(_read(invocation, result.norm)))
-    return "" if norm == f"{dtype}[]" else f"the norm is {norm} instead of a 0-d {dtype} tensor"
+    return types.other_form("the norm", densify(_read(invocation, result.norm)), encode(np.zeros(()), dtype))
 
 
 def _other_structure(invocation: Invocation, result: CallResult) -> str:

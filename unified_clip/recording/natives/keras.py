@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -128,10 +128,7 @@ def _recorded_clip(called: Call, call: NativeCall) -> Iterator[None]:
         yield
         _, after = without_none(grads, called.result)
         report = partial(traced.report_call, lambda _: call, None, before, after, weights, names, id(optimizer))
-        if accumulation_steps(optimizer):  # JAX also clips if it only adds up gradients, but drops the result
-            jax.lax.cond(_updates_weights(optimizer), report, lambda: None)
-        else:
-            report()
+        _if_updating(optimizer, _updates_weights(optimizer), report)
         return
     known = zip(names or map(str, range(len(before))), before, weights or [None] * len(before), strict=True)
     rows = [pytorch.row(*each, call, returns_norm=False) for each in known]  # a clip may overwrite the gradients
@@ -206,6 +203,14 @@ def _updates_weights(optimizer: Any) -> Any:
     return keras.ops.equal((optimizer._iterations + 1) % steps, 0) if steps else True
 
 
+def _if_updating(optimizer: Any, updates: Any, report: Callable[[], None]) -> None:
+    """On JAX, report a clip or a step. JAX also clips if it only adds up gradients, but drops the result."""
+    if accumulation_steps(optimizer):
+        jax.lax.cond(updates, report, lambda: None)
+    else:
+        report()
+
+
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
     """Accumulated gradients have no repeated rows, because Keras makes them dense."""
     if BACKEND != "tensorflow" or accumulation_steps(optimizer):
@@ -244,7 +249,10 @@ def _record_step(
         accumulators = optimizer._accumulated_gradients if accumulation_steps(optimizer) else ()
         tensorflow.report_numbers(receive, [*numbers, *rows], after=[each.value for each in accumulators])
     elif BACKEND == "jax":
-        traced.report_step(id(optimizer), lambda clips, *values: receive(*values, clips=clips), [*numbers, *rows])
+        step = partial(
+            traced.report_step, id(optimizer), lambda clips, *values: receive(*values, clips=clips), [*numbers, *rows]
+        )
+        _if_updating(optimizer, numbers[1], step)
     else:
         arrays = [keras.ops.convert_to_numpy(row) for row in rows]
         receive(*(float(keras.ops.convert_to_numpy(number)) for number in numbers), *arrays)
