@@ -82,5 +82,5 @@ def test_what_the_page_names_is_there(path: str) -> None:
 
 def test_its_links_lead_somewhere() -> None:
     links = re.findall(r"\]\(([\w./-]+)\)", PAGE)
-    assert len(links) > 8
+    assert len(links) > 5
     assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
