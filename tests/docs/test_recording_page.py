@@ -76,28 +76,12 @@ def test_changed_counts_gradients_from_the_first_step_on(tmp_path: Path) -> None
     assert [json.loads(text).get("changed", "missing") for text in texts[1:]] == [1, 1, 1]
 
 
-TWO_MODELS = """
-import torch
-
-models = [torch.nn.Linear(4, 1) for _ in range(2)]
-steps = [torch.optim.Adam(each.parameters()) for each in models]
-for _ in range(3):
-    models[0](torch.ones(8, 4)).sum().backward()
-    {clip}
-    steps[0].step()
-    models[1](torch.ones(8, 4)).sum().backward()
-
-    steps[1].step()
-"""
-
-
 @pytest.mark.nightly
 def test_the_check_of_a_run_prints_the_output_on_the_page(tmp_path: Path) -> None:
-    clip = "torch.nn.utils.clip_grad_norm_(models[0].parameters(), 5.0)"
-    (tmp_path / "train.py").write_text(TWO_MODELS.format(clip=clip).removeprefix("\n"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0', encoding="utf-8")
-    printed = run(tmp_path, *["-m", "unified_clip", "record", "--check", "clip.toml", "--"], sys.executable, "train.py")
-    assert f"```text\n{printed}```" in (DOCS / "config-check.md").read_text(encoding="utf-8")
+    command = ["-m", "unified_clip", "record", "--check", "clip.toml", "--", sys.executable, "train.py", "2.0"]
+    assert f"```text\n{run(tmp_path, *command)}```" in (DOCS / "config-check.md").read_text(encoding="utf-8")
 
 
 def test_every_field_is_on_the_page() -> None:

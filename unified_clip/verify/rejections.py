@@ -62,7 +62,7 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
         end = end if count else "Without clips, nothing is compared"
         raise VerifyError(
             f"The recording of {script} has no clip calls on gradients. Recordings contain the calls to unified_clip "
-            "and to the functions in docs/recording.md#the-frameworks-own-functions. Calls inside torch.compile or "
+            "and to the functions in docs/recording.md#what-is-recorded. Calls inside torch.compile or "
             "jit_compile=True are not recorded: turn compilation off. If the step clips by its own code, yield its "
             f"gradients before the clip as a third value: (parameters, gradients, unclipped). {end}.",
             "UC603",
