@@ -39,7 +39,7 @@ VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as the exact result. For a framework's function: the exact gradients, and a norm "
     "that equals the exact norm in float64",
     "no norm": "the exact gradients, but the function returned no norm",
-    "close": "a rounding error that docs/contract.md allows. For a framework's function: a rounding error",
+    "close": "a rounding error that the specification allows. For a framework's function: a rounding error",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference that is in the suite's list of known differences",
     "different": "an unexpected difference. For a framework's function: a difference that is not in the list of "
