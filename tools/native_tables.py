@@ -93,19 +93,14 @@ def tables(differences: Iterable[Difference]) -> str:
 
 
 def rows(differences: Iterable[Difference]) -> list[list[str]]:
-    """Return the rows of a framework. Differences for the same reason share a row, which has the largest size."""
-    shared: dict[tuple[str, str], list[Difference]] = {}
+    """Return the rows of a framework. The differences of a function for one reason share a row: the largest size."""
+    shared: dict[tuple[str, str, str], list[Difference]] = {}
     for each in differences:
-        shared.setdefault((each.what, each.why), []).append(each)
-    whats = ["", *(what for what, _ in shared)]
+        shared.setdefault((each.what, each.function, each.why), []).append(each)
+    whats = ["", *(what for what, _, _ in shared)]
     return [
-        [
-            "" if what == whats[index] else what,
-            ", ".join(dict.fromkeys(each.function for each in group)),
-            max(group, key=lambda each: each.number).by,
-            why,
-        ]
-        for index, ((what, why), group) in enumerate(shared.items())
+        ["" if what == whats[index] else what, function, max(group, key=lambda each: each.number).by, why]
+        for index, ((what, function, why), group) in enumerate(shared.items())
     ]
 
 

@@ -137,7 +137,7 @@ def test_a_suite_with_functions_of_the_user_is_run(inner: pytest.Pytester) -> No
     result.stdout.fnmatch_lines(
         [
             "E*AssertionError: FAIL: 1 of 1 result of your functions is wrong (numpy, clip.py:wrong: *",
-            "E*numpy, clip.py:wrong: *numbers differ by 100 %*Case: example: *",
+            "E*numpy, clip.py:wrong: *numbers differ by 100 %*Case: 'example: *",
         ]
     )
 

@@ -186,7 +186,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path) -> int:
     write.write(report, out)
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
         annotations = [*github.lines(report, suite.root)] if options.format == "github" else None
-        terminal.show(report, out, annotations, accepting=options.accept)
+        terminal.show(report, out, annotations, accepting=options.accept and not _why_not(report))
     if options.accept and suite.known_file:
         return _accept(report, suite.known_file, suite.known or [])
     return report.exit_code
@@ -213,14 +213,20 @@ def _suite(options: argparse.Namespace) -> Suite:
     return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)
 
 
+def _why_not(report: ParityReport) -> str:
+    """Return why --accept does not write the list, or ''."""
+    from .report import build
+
+    if build.unified_clip_is_different(report):
+        return "results of unified_clip are wrong"
+    return "results are missing, or nothing is tested" if build.is_incomplete(report) else ""
+
+
 def _accept(report: ParityReport, path: Path, known: Sequence[KnownDifference]) -> int:
     from .known import entries
     from .known.accept import accept_differences
-    from .report import build
 
-    is_different = build.unified_clip_is_different(report)
-    if is_different or build.is_incomplete(report):
-        why = "results of unified_clip are wrong" if is_different else "results are missing, or nothing is tested"
+    if why := _why_not(report):
         message = f"{path} was not changed, because {why}"
         remedy = "Correct the problems that the report lists in parity.md. Then run the command with --accept again."
         reject(UsageError(f"{message}. {remedy}", "UC303"))

@@ -145,14 +145,12 @@ def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:
     cases = [case for case in suite.cases if case.is_for_framework(framework)]
     table = suite.frameworks[framework]
-    # under another name, a table with functions tests only these: the framework's own run in the framework's table
-    is_of_framework = framework == table.framework or not table.functions
     return [
         WorkItem(mode, case)
         for mode in table.modes
         for case in cases
         if not case.options.modes or mode in case.options.modes
-        if mode != NATIVE or is_of_framework or case.call_name in table.functions
+        if mode != NATIVE or not suite.runs_elsewhere(framework, case)
         if mode not in PROCESSES or case.is_for_processes(table.leaves_out(mode))
         if mode not in IN_GRAPHS or case.is_for_graphs(table.leaves_out(mode))
     ]

@@ -270,7 +270,9 @@ def test_annotations_of_github_name_the_failure_and_the_line_of_the_users_functi
         return report(*(one_case(name, torch=FrameworkResult(native=differing)) for name in ("one", "two")))
 
     (line,) = printed(users("../clip.py:clip"))
-    assert line.startswith("::error file=clip.py,line=4,title=torch%2C ../clip.py%3Aclip::100 %25 off")
+    assert line.startswith(
+        "::error file=clip.py,line=4,title=torch%2C ../clip.py%3Aclip::torch, ../clip.py:clip: 100 %25"
+    )
     for name in ("clip.py:alias", "broken.py:clip", "absent.py:clip"):
         (line,) = printed(users(f"../{name}"))
         assert line.startswith(f"::error file={name.partition(':')[0]},title=")

@@ -106,6 +106,8 @@ def test_a_suite_compares_several_functions_of_one_framework(tmp_path: Path) -> 
     assert modes == {"numpy": ["host"], "first": [NATIVE], "second": [NATIVE], "third": [NATIVE]}
     for name in functions:  # the framework's own functions run only in its own table
         assert [item.case.name for item in run_suite.work_items(read, name)] == [GLOBAL]
+    alone = select.only_frameworks(read, ["first"])
+    assert [item.case.name for item in run_suite.work_items(alone, "first")] == [GLOBAL]
     status, data = run_command(tmp_path)
     problems = {problem["framework"]: problem for problem in data["problems"]}
     assert (status, problems.keys()) == (1, {"second", "third"})
@@ -115,6 +117,15 @@ def test_a_suite_compares_several_functions_of_one_framework(tmp_path: Path) -> 
     }  # fmt: skip
     assert natives["second"]["cause_kind"] == "another threshold"
     assert "[frameworks.third.returns]" in natives["third"]["detail"]
+
+
+def test_a_table_of_another_environment_or_for_named_cases_also_runs_the_frameworks_functions(tmp_path: Path) -> None:
+    table = "[frameworks.first]\nframework = 'numpy'\n{}\n[frameworks.first.functions]\nclip_by_global_norm = "
+    table += "'clip.py:clip'"
+    named = CASES.replace("    calls = [", "    frameworks = ['first']\n    calls = [")
+    for more, cases in (("python = 'old/bin/python'", CASES), ("", named)):
+        read = suites.read(write_suite(tmp_path, "", more=table.format(more), cases=cases))
+        assert len(run_suite.work_items(read, "first")) == 4
 
 
 def test_every_view_names_functions_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,9 @@ from support.parity.reports import native, one_case
 from support.parity.runs import NORM_OFF, run_suite_with, unchanged_outcome, wrong_outcome
 
 from unified_clip._kit.report_model import json_schema
+from unified_clip.parity.known.entries import KnownDifference
 from unified_clip.parity.report import build, junit, page, terminal, write
-from unified_clip.parity.results import FrameworkResult, NativeResult, ParityReport
+from unified_clip.parity.results import FrameworkResult, KnownDifferenceResult, NativeResult, ParityReport
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -49,7 +50,7 @@ def test_differences_with_one_kind_of_cause_are_one_problem_with_the_largest_siz
     problems = build.build_report(["torch"], cases).problems
     assert [(each.detail, each.cases) for each in problems] == [
         ("as if eps were 0.001 instead of 0 (numbers differ by up to 50 %)", ["1", "0"]),
-        ("as if the threshold were 2 instead of 1 in the first case (numbers differ by 3 %)", ["2", "3"]),
+        ("as if the threshold were 2 instead of 1 in this case (numbers differ by 3 %)", ["2", "3"]),
     ]
 
 
@@ -61,6 +62,33 @@ def test_the_xml_has_the_function_and_the_command_of_a_failure() -> None:
     (entry,) = [each for tests in junit.test_suites(run) for each in tests.entries if each.mark]
     assert entry.mark is not None
     assert (entry.group, entry.mark.numbers) == ("jax.optax.f", ["To see this result, run unified-clip x"])
+
+
+def test_cases_with_problems_come_first_and_a_form_without_numbers_has_none() -> None:
+    wrong = native("different", 0.0, "form", "gradient 0 has the shape [1] instead of []", function="torch.f")
+    natives = {"right": native("equal", 0.0, ""), "wrong": wrong}
+    run = build.build_report(
+        ["torch"], [one_case(name, torch=FrameworkResult(native=each)) for name, each in natives.items()]
+    )
+    assert [case.name for case in run.cases] == ["right", "wrong"]
+    assert re.findall(r"^\| (right|wrong) \|", write.as_markdown(run), re.MULTILINE)[:2] == ["wrong", "right"]
+    html = page.render(run)
+    assert re.findall(r'<tr id="case-(\d)">.*?(right|wrong)<', html) == [("1", "wrong"), ("2", "right")]
+    assert "Relative distance" not in html
+
+
+def test_the_xml_names_no_framework_twice_and_a_known_difference_by_its_case() -> None:
+    fields: dict[str, Any] = {"framework": "torch", "function": "torch.f", "reason": "it adds squares"}
+    entry = KnownDifference(size=0.5, cases=["one *"], **fields)
+    known = KnownDifferenceResult(
+        kind="value", listed_size=0.5, size=0.5, problem="", cases=["one a"], entry=entry, **fields
+    )
+    cases = [one_case("one a", torch=FrameworkResult(native=native("known", 0.5, function="torch.f")))]
+    suites = junit.test_suites(build.build_report(["torch"], cases, [known]))
+    assert {(each.group, each.name) for tests in suites for each in tests.entries} >= {
+        ("torch.f", "one a"),
+        ("known.torch", "torch.f: one *"),
+    }
 
 
 def test_an_accepted_difference_is_counted_once() -> None:

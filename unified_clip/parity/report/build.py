@@ -137,7 +137,7 @@ def _joined(failures: Iterable[tuple[Key, Problem, NativeResult | None]]) -> lis
             words = match.in_words(largest, largest.finite_size, is_largest=True)
             problem.detail = f"{words}{''.join(problem.detail.partition(match.LISTED)[1:])}"
         if largest and len(causes) > 1:
-            problem.detail = problem.detail.replace(largest.cause, f"{largest.cause} in the first case", 1)
+            problem.detail = problem.detail.replace(largest.cause, f"{largest.cause} in this case", 1)
         problems.append(problem)
     return problems
 
@@ -258,10 +258,11 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _first(places: Iterable[str]) -> str:
+def _first(places: Iterable[str], noun: str = "") -> str:
     """Return the first of several places, with the number of other ones."""
     first, *others = places
-    return f"{first}; {counted(len(others), 'more finding')} below" if others else first
+    more = counted(len(others), f"more {noun}") if noun else f"{len(others)} more"
+    return f"{first}; {more} below" if others else first
 
 
 def _failures(report: ParityReport) -> Iterator[str]:
@@ -289,7 +290,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
                 for problem in report.problems
                 if problem.function and (".py:" in problem.function) == is_users and problem.mode == NATIVE
             ]
-            yield f"{count} of {counted(len(judged), 'result')} of {whose} {verb} ({_first(findings)})"
+            yield f"{count} of {counted(len(judged), 'result')} of {whose} {verb} ({_first(findings, 'finding')})"
     if stale := [f"{entry.framework}, {entry.function}" for entry in report.known if _is_stale(entry)]:
         yield f"{counted(len(stale), 'known difference')} with a stale entry ({_first(stale)})"
     if without_reason := sum(entry.problem.startswith(NO_REASON) for entry in report.known):

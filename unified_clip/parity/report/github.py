@@ -17,8 +17,7 @@ from . import view
 def lines(report: ParityReport, root: Path) -> Iterator[str]:
     for problem in report.problems:
         place = _place(problem, root)
-        text = view.finding(report, problem) or problem.what
-        yield annotation("error", safe(text), **place, title=safe(problem.what))
+        yield annotation("error", safe(view.problem_line(report, problem)), **place, title=safe(problem.what))
 
 
 def _place(problem: Problem, root: Path) -> dict[str, Any]:

@@ -85,14 +85,14 @@ def problem_lines(report: ParityReport, *, accepting: bool = False) -> Iterator[
         if len(problems) > 1:
             yield f"- {what}"
         for each in problems:
-            yield f"  - {finding(report, each)}" if len(problems) > 1 else f"- {problem_line(report, each)}"
+            yield f"  - {_finding(report, each)}" if len(problems) > 1 else f"- {problem_line(report, each)}"
 
 
 def problem_line(report: ParityReport, problem: Problem) -> str:
-    return ": ".join(filter(None, (problem.what, finding(report, problem))))
+    return ": ".join(filter(None, (problem.what, _finding(report, problem))))
 
 
-def finding(report: ParityReport, problem: Problem) -> str:
+def _finding(report: ParityReport, problem: Problem) -> str:
     names = problem.cases
     cases = (
         f"{len(names)} cases, such as {names[0]!r}" if len(names) > 1 else "".join(f"Case: {each!r}" for each in names)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -44,6 +44,15 @@ class Suite:
     chosen_cases: bool = False
     """Whether the run has the option `--case`. With this option, no known difference is reported as stale."""
 
+    beside: Set[str] = frozenset()
+    """The tables with functions of the user beside the table of the framework itself, in the same environment."""
+
+    def runs_elsewhere(self, name: str, case: Case) -> bool:
+        """Return whether the framework's function of a case runs in the framework's own table, and not in this one."""
+        chosen = case.options.frameworks
+        is_only_here = bool(chosen) and self.beside >= {*chosen}
+        return name in self.beside and case.call_name not in self.frameworks[name].functions and not is_only_here
+
     def worker_arguments(self, name: str) -> tuple[Any, ...]:
         table = self.frameworks[name]
         options = (table.functions, self.root, table.returns, name, table.graph)
@@ -77,8 +86,9 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         raise SuiteError(
             f"{file}: no cases here{listed}. Add [[cases]], or the path of a file with [[cases]] to `files`"
         )
+    expanded = [_with_tables(case, frameworks) for case in all_cases]
     for name, framework in frameworks.items():
-        own_functions.check(name, framework, file, all_cases)
+        own_functions.check(name, framework, file, expanded)
     replaced = [name for name, framework in frameworks.items() if framework.functions]
     if replaced and not data.known:
         problem = "without a list of known differences, the run passes even if your functions are wrong"
@@ -96,13 +106,19 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     ]
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
     _check_frameworks(file, frameworks, named)
-    all_cases = [_with_tables(case, frameworks) for case in all_cases]
     notes = []
     if known_file and not known_file.exists() and not accepting:
         notes = [f"{known_file} does not exist yet, so every difference fails the run. --accept writes it."]
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
     paths = known_file, str(path), directory
-    return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved)
+    beside = {name for name in replaced if _has_own_table(name, frameworks)}
+    return Suite(expanded, frameworks, known, data.timeout, *paths, notes=notes, saved=saved, beside=beside)
+
+
+def _has_own_table(name: str, frameworks: Mapping[str, FrameworkTable]) -> bool:
+    table = frameworks[name]
+    own = frameworks.get(table.framework)
+    return own is not None and own is not table and own.python == table.python
 
 
 def _matching_files(pattern: str, file: Path) -> list[Path]:
