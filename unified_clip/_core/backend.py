@@ -40,10 +40,7 @@ def always(backend: Backend, inputs: Inputs) -> bool:
 
 
 def first_route(backend: Backend, inputs: Inputs, routes: Sequence[Route]) -> Route:
-    for route in routes:
-        if route.fits(backend, inputs):
-            return route
-    raise AssertionError(f"bug in unified_clip: no route of {backend.name} fits")
+    return next(route for route in routes if route.fits(backend, inputs))  # the last one fits all inputs
 
 
 class Backend(Protocol):
@@ -295,7 +292,8 @@ class Sparse(ABC):
         """Sum repeated rows. Return None for a dense gradient."""
 
     def to_dense(self, gradient: Any) -> Tensor:
-        raise AssertionError("bug in unified_clip: this framework has no gradients with several sparse axes")
+        """Convert a gradient with several sparse axes, which some frameworks lack."""
+        raise NotImplementedError
 
     def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
         """Return the rows of a dense tensor at `CoalescedSparse.indices`."""
@@ -320,4 +318,5 @@ class Distributed(ABC):
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        return cast(PartialSums, cast(Backend, self).path(tensors, differentiable=False))
+        """Return a path for what this rank owns. JAX needs none: the axes of its mesh sum."""
+        raise NotImplementedError

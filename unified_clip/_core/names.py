@@ -77,9 +77,6 @@ class ByParameter:
         name: str | None = self._by_id.get(id(leaf.parameter), leaf.name)
         return name
 
-    def name_of(self, parameter: Any) -> str | None:
-        return self._by_id.get(id(parameter))
-
 
 def _check_names(names: Sequence[Any]) -> None:
     for position, name in enumerate(names):

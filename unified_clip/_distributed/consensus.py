@@ -224,7 +224,7 @@ def reject(error: Exception, group: ProcessGroup) -> None:
 def _add_note(error: BaseException, note: str) -> None:
     if sys.version_info >= (3, 11):
         error.add_note(note)
-    else:
+    else:  # pragma: no cover  # Python 3.10, which tests/contract also runs on
         error.args = ("\n".join([*map(str, error.args), note]),)
 
 

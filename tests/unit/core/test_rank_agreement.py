@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.rank_tables import rows_of
@@ -81,3 +82,15 @@ def test_objects_of_all_ranks_are_gathered(objects: list[object], rank: int) -> 
         sums.append([sum(column) for column in zip(*sent, strict=True)])
     assert all(-(2**63) <= number < 2**63 for number in sums[1])
     assert gathered(rank, sums) == [json.loads(json.dumps(own)) for own in objects]
+
+
+@pytest.mark.parametrize("other_mark", [0, 3])
+def test_data_that_no_rank_sent_is_an_error(other_mark: int) -> None:
+    """The sum of the other rank is not what its mark announces."""
+
+    def all_reduce_sum(numbers: Sequence[int]) -> list[int]:
+        is_first = len(numbers) == 4
+        return [numbers[0], other_mark, numbers[2], 1] if is_first else [*numbers[:-1], -1]
+
+    with pytest.raises(RuntimeError, match="data that no rank sent"):
+        gather_objects(all_reduce_sum, 0, 2, "own")
