@@ -189,7 +189,10 @@ def next_steps(report: ParityReport) -> list[str]:
     if own:
         steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")
     elif natives:
-        steps.append(f"If the release or the case is new, or its entry was removed from the list, {accept}")
+        steps.append(
+            "The framework's function differs, not unified_clip. If its release, the case or the processor is new, or "
+            f"an entry was removed from the list, {accept}"
+        )
     elif any(_is_stale(entry) for entry in report.known):
         steps.append(f"If the differences have gone for a reason that you know, {accept}")
     results = (report.result_of(problem) for problem in report.problems)
