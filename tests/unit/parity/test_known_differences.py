@@ -146,3 +146,15 @@ def test_an_empty_reason_fails_with_the_place_to_write_it() -> None:
     assert "stale" not in run.verdict
     assert "known.toml, line 6" in run.problems[0].detail
     assert (run.problems[0].file, run.problems[0].line) == ("known.toml", 6)
+
+
+@pytest.mark.parametrize(
+    ("cause", "size", "text"),
+    [
+        ("every element is NaN", 0.5, "every element is NaN (finite numbers differ by 50 %)"),
+        ("every element is NaN", 0.0, "every element is NaN"),
+        ("as if p were 1", 0.5, "as if p were 1 (numbers differ by 50 %, with inf or NaN in the resulting gradients)"),
+    ],
+)
+def test_a_cause_that_names_nan_is_not_said_twice(cause: str, size: float, text: str) -> None:
+    assert match.in_words(deviation(not_finite="gradients", cause=cause), size) == text

@@ -134,7 +134,7 @@ def test_the_finding_comes_first_and_each_advice_once(
     assert [line[:16] for line in capsys.readouterr().out.splitlines() if "--accept" in line] == ["Before --accept:"]
     monkeypatch.setattr(sys, "argv", ["elsewhere/unified-clip"])
     terminal.show(run, tmp_path)
-    assert "To see one case alone, run `elsewhere/unified-clip eps`" in capsys.readouterr().out
+    assert "To rerun one case, run `elsewhere/unified-clip eps`" in capsys.readouterr().out
 
 
 # -- JSON

@@ -83,16 +83,21 @@ def in_words(deviation: Deviation, size: float, *, is_largest: bool = False) -> 
     numbers = "" if has_structure and not (size or deviation.not_finite) else text
     if has_structure and numbers:
         numbers = "numbers differ, too"
+    names_nan = bool(deviation.not_finite) and any(word in deviation.cause for word in ("NaN", "inf"))
+    if names_nan:  # the size is that of the other numbers
+        numbers = "finite numbers differ" if size else ""
     if size:
         numbers += f"{',' if has_structure else ''} by {'up to ' if is_largest else ''}{size_in_words(size)}"
         norm = deviation.norm or 0.0
         of_norm = size_in_words(norm) if 0 < norm < math.inf and not is_largest else ""
         numbers += f", the norm by {of_norm}" if of_norm not in ("", size_in_words(size)) else ""
-    if deviation.not_finite:
+    if deviation.not_finite and not names_nan:
         numbers += f", with inf or NaN in the resulting {deviation.not_finite}"
     unknown = f"the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"
     if numbers:
         numbers = f"{deviation.cause} ({numbers})" if deviation.cause else f"{numbers}, and {unknown}"
+    elif names_nan:
+        numbers = deviation.cause
     return "; ".join(filter(None, (detail or text if has_structure else "", numbers)))
 
 

@@ -190,14 +190,14 @@ def next_steps(report: ParityReport) -> list[str]:
         steps.append(f"Correct your function{'s' * (len(own) > 1)}. Only if a difference is intended, {accept}")
     elif natives:
         steps.append(
-            "The framework's function differs, not unified_clip. If its release, the case or the processor is new, or "
-            f"an entry was removed from the list, {accept}"
+            "The framework's function differs, not unified_clip. If its release, the case or the processor is new, "
+            f"{accept} If an entry was removed from the list, restore it."
         )
     elif any(_is_stale(entry) for entry in report.known):
         steps.append(f"If the differences have gone for a reason that you know, {accept}")
     results = (report.result_of(problem) for problem in report.problems)
     commands = [result.reproduce for result in results if result and result.reproduce]
-    looks = [f"To see one case alone, run `{command}`" for command in commands[:1]]
+    looks = [f"To rerun one case, run `{command}`" for command in commands[:1]]
     return [*steps, *looks]
 
 
@@ -285,8 +285,8 @@ def _failures(report: ParityReport) -> Iterator[str]:
     for whose, is_users in ((view.YOUR_FUNCTIONS, True), (view.THEIRS, False)):
         judged = [each for _, each in natives if each.is_users == is_users and not each.is_failure]
         if count := sum(bool(each.problem) for each in judged):
-            differ = f"differ{'s' * (count == 1)} from the exact result"
-            unlisted = f"{differ}, but the list of known differences does not say so"
+            lacks = f"the list of known differences lacks {'it' if count == 1 else 'them'}"
+            unlisted = f"differ{'s' * (count == 1)} from the exact result, and {lacks}"
             verb = f"{_are(count)} wrong" if is_users else unlisted
             findings = [
                 f"{problem.what}: {re.split(' [(]|[:;] ', problem.detail)[0]}"
