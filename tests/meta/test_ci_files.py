@@ -233,8 +233,7 @@ def test_the_steps_of_the_page_run_in_a_new_repository(machine: Machine) -> None
     shutil.rmtree(machine.workspace / "parity")
     machine.behave(RIGHT, frameworks=("numpy",))
     np.savez(machine.workspace / "gradients.npz", weight=np.ones(3, np.float32))
-    git = "git init -q; git config user.name A; git config user.email a@b.c\n"
-    begin, accept, commit, _ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    begin, accept, update = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     assert machine.run(begin, {}).returncode == 0
     (known,) = [code for code in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if code.startswith("known")]
     suite_file = machine.workspace / "parity" / "suite.toml"
@@ -243,10 +242,12 @@ def test_the_steps_of_the_page_run_in_a_new_repository(machine: Machine) -> None
     text = text.replace(f"# {known}", known)
     suite_file.write_text(text)
     assert machine.run(accept, {}).returncode == 0
-    assert machine.run(git + commit, {}).returncode == 0
-    tracked = machine.run("git ls-files", {}).stdout.split()
-    assert tracked == [".gitignore", "gradients.npz", "parity/known.toml", "parity/suite.toml"]
+    assert "Add `report/` to `.gitignore`, and commit `parity` and `gradients.npz`." in PAGE
+    git = "git init -q; git config user.name A; git config user.email a@b.c; "
+    assert machine.run(f"{git}git add parity gradients.npz; git commit -qm A", {}).returncode == 0
     jobs = {"github": lambda: machine.step(SUITE, **inputs_of_the_page()), "gitlab": lambda: gitlab(machine)}
     assert {name: job().returncode for name, job in jobs.items()} == {"github": 0, "gitlab": 0}
+    updated = machine.run(update, {})
+    assert (updated.returncode, "0 added" in updated.stdout) == (0, True)
     machine.behave(CLIPS_AT_TWICE, frameworks=("numpy",))
     assert {name: job().returncode for name, job in jobs.items()} == {"github": 1, "gitlab": 1}
