@@ -40,7 +40,10 @@ def always(backend: Backend, inputs: Inputs) -> bool:
 
 
 def first_route(backend: Backend, inputs: Inputs, routes: Sequence[Route]) -> Route:
-    return next(route for route in routes if route.fits(backend, inputs))  # the last one fits all inputs
+    for route in routes:
+        if route.fits(backend, inputs):
+            return route
+    raise AssertionError(f"bug in unified_clip: no route of {backend.name} fits")
 
 
 class Backend(Protocol):
@@ -292,8 +295,7 @@ class Sparse(ABC):
         """Sum repeated rows. Return None for a dense gradient."""
 
     def to_dense(self, gradient: Any) -> Tensor:
-        """Convert a gradient with several sparse axes, which some frameworks lack."""
-        raise NotImplementedError
+        raise AssertionError("bug in unified_clip: this framework has no gradients with several sparse axes")
 
     def stored(self, dense: Tensor, indices: Tensor) -> Tensor:
         """Return the rows of a dense tensor at `CoalescedSparse.indices`."""
@@ -318,5 +320,4 @@ class Distributed(ABC):
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        """Return a path for what this rank owns. JAX needs none: the axes of its mesh sum."""
-        raise NotImplementedError
+        return cast(PartialSums, cast(Backend, self).path(tensors, differentiable=False))
